@@ -1,0 +1,13 @@
+module github.com/taskwarden/taskwarden/examples/imaging
+
+go 1.26.0
+
+require (
+	github.com/google/go-cmp v0.7.0
+	golang.org/x/image v0.48.0
+)
+
+require (
+	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/text v0.44.0 // indirect
+)
