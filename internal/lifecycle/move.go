@@ -1,0 +1,278 @@
+package lifecycle
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+// The functions of this file are the only ones that change status.state. Each takes an event through the table and keeps
+// the books that go with it: history, attempts, counters, times. They change the Task they are given and nothing else.
+
+// Actors of a transition.
+const (
+	ActorController = "controller"
+	ActorUser       = "user"
+)
+
+// Accept brings a Task without a state to Pending, its first attempt ahead.
+func Accept(t *v1alpha1.Task, now time.Time) {
+	s := &t.Status
+	s.Attempt = 1
+	s.RunStartTime = ptr.To(metav1.NewMicroTime(t.CreationTimestamp.Time))
+	record(t, "", First, "", ActorController, now)
+}
+
+// Again brings a Retrying Task to Pending, its next attempt ahead.
+func Again(t *v1alpha1.Task, f Facts, now time.Time) error {
+	return again(t, f, ActorController, now)
+}
+
+// AgainByHand brings a Failed Task to Pending with a new budget and a new overall clock. Attempt numbers go on.
+func AgainByHand(t *v1alpha1.Task, f Facts, now time.Time) error {
+	if t.Status.State != v1alpha1.StateFailed {
+		return &RefusedError{State: t.Status.State, Event: Retry}
+	}
+	if err := again(t, f, ActorUser, now); err != nil {
+		return err
+	}
+	s := &t.Status
+	s.CompletionTime = nil
+	s.Charged, s.Uncharged = 0, 0
+	s.RunStartTime = ptr.To(metav1.NewMicroTime(now))
+	return nil
+}
+
+func again(t *v1alpha1.Task, f Facts, actor string, now time.Time) error {
+	s := &t.Status
+	to, err := Next(s.State, Retry, f)
+	if err != nil {
+		return err
+	}
+	s.Attempt++
+	record(t, Retry, to, s.Reason, actor, now)
+	s.Worker = nil
+	s.NextRetryTime = nil
+	s.Result = nil
+	return nil
+}
+
+// Begin opens the current attempt: its Job is about to be, or has been, created.
+func Begin(t *v1alpha1.Task, jobName string, now time.Time) {
+	s := &t.Status
+	s.Worker = &v1alpha1.WorkerStatus{JobName: jobName, CreateTime: ptr.To(metav1.NewMicroTime(now))}
+	s.Attempts = append(s.Attempts, v1alpha1.AttemptStatus{Number: s.Attempt, JobName: jobName})
+	if extra := len(s.Attempts) - v1alpha1.MaxAttempts; extra > 0 {
+		s.Attempts = append([]v1alpha1.AttemptStatus(nil), s.Attempts[extra:]...)
+	}
+}
+
+// Started binds the Task to its running worker.
+func Started(t *v1alpha1.Task, pod v1alpha1.WorkerStatus, now time.Time) error {
+	s := &t.Status
+	to, err := Next(s.State, Start, Facts{WorkerRunning: true})
+	if err != nil {
+		return err
+	}
+	Seen(t, pod)
+	s.Worker.StartTime = pod.StartTime
+	if s.StartTime == nil {
+		// The kubelet's clock may be behind the API server's: a Task never starts before it was created.
+		s.StartTime = pod.StartTime
+		if s.StartTime.Time.Before(t.CreationTimestamp.Time) {
+			s.StartTime = ptr.To(metav1.NewMicroTime(t.CreationTimestamp.Time))
+		}
+	}
+	if a := currentAttempt(t); a != nil {
+		a.StartTime = pod.StartTime
+	}
+	record(t, Start, to, v1alpha1.ReasonWorkerRunning, ActorController, now)
+	return nil
+}
+
+// Seen records which pod on which node the current attempt's worker is.
+func Seen(t *v1alpha1.Task, pod v1alpha1.WorkerStatus) {
+	w := t.Status.Worker
+	w.PodName, w.PodUID, w.NodeName = pod.PodName, pod.PodUID, pod.NodeName
+	if a := currentAttempt(t); a != nil {
+		a.PodName, a.NodeName = pod.PodName, pod.NodeName
+	}
+}
+
+// Ending is how an attempt, or a Task between two attempts, ends.
+type Ending struct {
+	// Event is Succeed, Fail, Timeout or Cancel.
+	Event Event
+	// Reason is one of the documented reasons for the end of an attempt.
+	Reason string
+	// Message is for people; it is cut to MaxMessageBytes.
+	Message string
+	// ExitCode of the worker, where it is known.
+	ExitCode *int32
+	// FinishTime is when the worker ended; zero means now.
+	FinishTime time.Time
+	// Result is what the worker left.
+	Result *v1alpha1.TaskResult
+}
+
+// End closes the current attempt, if one is open, and moves the Task on: to its end, or to Retrying. The verdict is about
+// an attempt that failed or timed out.
+func End(t *v1alpha1.Task, e Ending, f Facts, now time.Time) (Verdict, error) {
+	s := &t.Status
+	var verdict Verdict
+	if e.Event == Fail || e.Event == Timeout {
+		verdict = Judge(t.Spec.Retry, e.Reason, e.ExitCode, s.Charged, s.Uncharged)
+		f.AnotherAllowed = verdict.Again
+	}
+	to, err := Next(s.State, e.Event, f)
+	if err != nil {
+		return verdict, err
+	}
+	attempt := s.Attempt
+	if a := currentAttempt(t); a != nil && a.Outcome == "" {
+		closeAttempt(t, a, e, verdict, now)
+	}
+	record(t, e.Event, to, e.Reason, actorOf(e.Event), now)
+	s.Reason, s.Message = e.Reason, Truncate(e.Message)
+	s.NextRetryTime = nil
+	switch {
+	case Terminal(to):
+		s.CompletionTime = ptr.To(metav1.NewMicroTime(notBefore(now, s.StartTime)))
+		s.Result = e.Result
+	case to == v1alpha1.StateRetrying:
+		s.Resources = mergeResources(s.Resources, verdict.Resources)
+		s.NextRetryTime = nextRetry(t, e.Reason, attempt, now)
+	}
+	return verdict, nil
+}
+
+// nextRetry is when the next attempt may start; nil where the overall deadline comes first, so that no time is shown at
+// which nothing will happen.
+func nextRetry(t *v1alpha1.Task, reason string, attempt int32, now time.Time) *metav1.MicroTime {
+	at := now
+	if reason != v1alpha1.ReasonSuspended {
+		var backoff *v1alpha1.Backoff
+		if t.Spec.Retry != nil {
+			backoff = t.Spec.Retry.Backoff
+		}
+		at = now.Add(BackoffWait(backoff, t.Status.Charged, fmt.Sprintf("%s/%d", t.UID, attempt)))
+	}
+	if Passed(OverallDeadline(t), at) {
+		return nil
+	}
+	return ptr.To(metav1.NewMicroTime(at))
+}
+
+func closeAttempt(t *v1alpha1.Task, a *v1alpha1.AttemptStatus, e Ending, v Verdict, now time.Time) {
+	finish := e.FinishTime
+	if finish.IsZero() {
+		finish = now
+	}
+	a.FinishTime = ptr.To(metav1.NewMicroTime(notBefore(finish, a.StartTime)))
+	a.Outcome, a.Reason, a.Message = string(e.Event), e.Reason, Truncate(e.Message)
+	a.ExitCode = e.ExitCode
+	if e.Event == Fail || e.Event == Timeout {
+		a.Charged = ptr.To(v.Charged)
+		if v.Charged {
+			t.Status.Charged++
+		} else {
+			t.Status.Uncharged++
+		}
+	}
+}
+
+// currentAttempt is the entry of the current attempt; nil where its Job was never tried.
+func currentAttempt(t *v1alpha1.Task) *v1alpha1.AttemptStatus {
+	if n := len(t.Status.Attempts); n > 0 && t.Status.Attempts[n-1].Number == t.Status.Attempt {
+		return &t.Status.Attempts[n-1]
+	}
+	return nil
+}
+
+func record(t *v1alpha1.Task, event Event, to v1alpha1.State, reason, actor string, now time.Time) {
+	s := &t.Status
+	s.History = append(s.History, v1alpha1.Transition{
+		Time: metav1.NewMicroTime(now), From: s.State, Event: string(event), To: to,
+		Attempt: s.Attempt, Reason: reason, Actor: actor,
+	})
+	if extra := len(s.History) - v1alpha1.MaxHistory; extra > 0 {
+		s.History = append([]v1alpha1.Transition(nil), s.History[extra:]...)
+	}
+	s.State = to
+}
+
+func actorOf(e Event) string {
+	if e == Cancel {
+		return ActorUser
+	}
+	return ActorController
+}
+
+func notBefore(at time.Time, floor *metav1.MicroTime) time.Time {
+	if floor != nil && at.Before(floor.Time) {
+		return floor.Time
+	}
+	return at
+}
+
+// mergeResources lays override over base, name by name.
+func mergeResources(base, override *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	if override == nil {
+		return base
+	}
+	if base == nil {
+		base = &corev1.ResourceRequirements{}
+	}
+	merged := base.DeepCopy()
+	MergeResources(merged, override)
+	return merged
+}
+
+// MergeResources lays override over into, name by name.
+func MergeResources(into, override *corev1.ResourceRequirements) {
+	if override == nil {
+		return
+	}
+	if into.Requests == nil && len(override.Requests) > 0 {
+		into.Requests = corev1.ResourceList{}
+	}
+	for name, q := range override.Requests {
+		into.Requests[name] = q
+	}
+	if into.Limits == nil && len(override.Limits) > 0 {
+		into.Limits = corev1.ResourceList{}
+	}
+	for name, q := range override.Limits {
+		into.Limits[name] = q
+	}
+}
+
+// Truncate makes any bytes a message that can be stored: valid UTF-8, no control characters but tab and newline, at most
+// MaxMessageBytes, cut at a rune.
+func Truncate(message string) string {
+	message = strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(message, "\uFFFD"))
+	if len(message) <= v1alpha1.MaxMessageBytes {
+		return message
+	}
+	const mark = "..."
+	cut := v1alpha1.MaxMessageBytes - len(mark)
+	for !utf8.RuneStart(message[cut]) {
+		cut--
+	}
+	return message[:cut] + mark
+}
