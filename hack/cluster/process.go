@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -123,7 +124,7 @@ func (c *cluster) startComponent(comp *component) error {
 	defer log.Close()
 	cmd := exec.Command(comp.Argv[0], comp.Argv[1:]...)
 	cmd.Dir = c.dir
-	cmd.Env = append(os.Environ(), comp.Env...)
+	cmd.Env = append(append(os.Environ(), c.marker()), comp.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := c.inNode(cmd.Start); err != nil {
@@ -173,4 +174,38 @@ func (c *cluster) inNode(start func() error) error {
 		}()
 	}()
 	return <-done
+}
+
+// marker stands in the environment of all processes of a cluster.
+func (c *cluster) marker() string { return "TASKWARDEN_OWNER=" + c.dir }
+
+// killStray ends processes that bear the cluster's mark but are not written down: a run
+// that was cut off between starting a server and saving its process id leaves one.
+func (c *cluster) killStray(ctx context.Context) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		stray, err := describeProcess(pid)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		environ, err := os.ReadFile("/proc/" + entry.Name() + "/environ")
+		if err != nil || !hasMarker(environ, c.marker()) {
+			continue // it ended, or belongs to somebody else
+		}
+		if err := stray.kill(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func hasMarker(environ []byte, marker string) bool {
+	return slices.Contains(strings.Split(string(environ), "\x00"), marker)
 }

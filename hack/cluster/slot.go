@@ -124,6 +124,9 @@ func slotNetwork(slot int) network {
 	}
 }
 
+// podRange is what nodes get their part of; the first /24 is the real node's.
+func (n network) podRange() netip.Prefix { return netip.PrefixFrom(n.all.Addr(), 17) }
+
 // apiService is the address of the Service kubernetes.default.
 func (n network) apiService() netip.Addr { return n.services.Addr().Next() }
 

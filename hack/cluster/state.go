@@ -41,10 +41,12 @@ type component struct {
 	Process *process `json:"process,omitempty"`
 }
 
-func (c *cluster) path(elem ...string) string { return filepath.Join(append([]string{c.dir}, elem...)...) }
-func (c *cluster) bin() binaries              { return binaries{dir: c.BinDir} }
-func (c *cluster) kubeconfig() string         { return c.path("kubeconfig") }
-func (c *cluster) auditLog() string           { return c.path("audit.log") }
+func (c *cluster) path(elem ...string) string {
+	return filepath.Join(append([]string{c.dir}, elem...)...)
+}
+func (c *cluster) bin() binaries      { return binaries{dir: c.BinDir} }
+func (c *cluster) kubeconfig() string { return c.path("kubeconfig") }
+func (c *cluster) auditLog() string   { return c.path("audit.log") }
 func (c *cluster) logFile(component string) string {
 	return c.path("logs", component+".log")
 }
