@@ -1,5 +1,5 @@
-// Command imaging is an example worker for Taskwarden that does real work: it makes copies of a picture in other sizes, with a
-// text on each. See the README of this module.
+// Command imaging is an example worker for Taskwarden that does real work: it makes copies of a picture in other sizes,
+// with a text on each. See the README of this module.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command worker is a worker that behaves as its flags say: it sleeps, fails, takes memory, ignores signals. It is there
-// for the samples and for tests of what Taskwarden does about such workers.
+// Command worker is a worker that behaves as its flags say: it sleeps, fails, takes memory, ignores signals. It is
+// there for the samples and for tests of what Taskwarden does about such workers.
 package main
 
 import (

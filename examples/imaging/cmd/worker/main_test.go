@@ -58,7 +58,8 @@ func TestSignals(t *testing.T) {
 			}
 			for i, s := range tc.signals {
 				if i > 0 {
-					// The one before must have been seen, else this one would end a process that had not ignored it yet.
+					// The one before must have been seen, else this one would end a process that had not ignored it
+					// yet.
 					waitFor(t, stderr, `"SIGTERM"`)
 				}
 				if err := cmd.Process.Signal(s); err != nil {

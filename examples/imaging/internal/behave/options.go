@@ -1,4 +1,5 @@
-// Package behave is a worker that does as it is told: sleep, fail, take memory, leave a message, answer or ignore SIGTERM.
+// Package behave is a worker that does as it is told: sleep, fail, take memory, leave a message, answer or ignore
+// SIGTERM.
 package behave
 
 import (

@@ -1,5 +1,5 @@
-// Package landscape draws the sample picture. It is drawn by a program so that nobody else holds a right to it, and in whole
-// numbers only so that every machine draws the same.
+// Package landscape draws the sample picture. It is drawn by a program so that nobody else holds a right to it, and in
+// whole numbers only so that every machine draws the same.
 package landscape
 
 import (

@@ -1,10 +1,10 @@
 // Package marks lets a worker write down its own start and stop, as a truth that does not depend on what Kubernetes or
 // Taskwarden say about it. Tests compare the two.
 //
-// Each run of a worker has a file of its own, named <task uid>-<attempt>-<random>.jsonl, with one JSON line for the start and one
-// for the stop, each on disk before the worker goes on. The start is written before any work and the stop after all of
-// it, so the process lives at least from the first to the last. A worker that is killed (SIGKILL, out of memory, lost
-// node) leaves no stop line: such a file says when the worker began, not that it still runs.
+// Each run of a worker has a file of its own, named <task uid>-<attempt>-<random>.jsonl, with one JSON line for the
+// start and one for the stop, each on disk before the worker goes on. The start is written before any work and the stop
+// after all of it, so the process lives at least from the first to the last. A worker that is killed (SIGKILL, out of
+// memory, lost node) leaves no stop line: such a file says when the worker began, not that it still runs.
 package marks
 
 import (
@@ -122,10 +122,10 @@ func safe(uid string) string {
 	}, uid)
 }
 
-// Run does work between a start mark and a stop mark and gives its exit code. Without a start mark the work is not begun
-// and the error says why: a worker that nobody can see would make the comparison worthless. A stop mark that cannot be
-// written is only logged, since the work is done by then. A panic becomes ExitFailed and an error, since Go's own exit code
-// for it, 2, is the one for bad input.
+// Run does work between a start mark and a stop mark and gives its exit code. Without a start mark the work is not
+// begun and the error says why: a worker that nobody can see would make the comparison worthless. A stop mark that
+// cannot be written is only logged, since the work is done by then. A panic becomes ExitFailed and an error, since Go's
+// own exit code for it, 2, is the one for bad input.
 func Run(dir string, env contract.Env, now func() time.Time, log *slog.Logger, work func() int) (exit int, err error) {
 	m, err := Begin(dir, env, now)
 	if err != nil {

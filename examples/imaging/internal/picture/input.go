@@ -1,5 +1,5 @@
-// Package picture does the work of the imaging worker: it reads a picture, makes copies of it in other sizes, writes a text on
-// each and encodes them. The same input gives the same bytes.
+// Package picture does the work of the imaging worker: it reads a picture, makes copies of it in other sizes, writes a
+// text on each and encodes them. The same input gives the same bytes.
 package picture
 
 import (
@@ -72,8 +72,8 @@ func bad(field, format string, args ...any) error {
 	return &InputError{Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// Decode reads an Input strictly: a field that is unknown (case counts), missing, null, of another type or out of bounds is
-// an InputError, and so is anything after the object.
+// Decode reads an Input strictly: a field that is unknown (case counts), missing, null, of another type or out of
+// bounds is an InputError, and so is anything after the object.
 func Decode(r io.Reader) (Input, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, MaxInputBytes+1))
 	if err != nil {
@@ -150,8 +150,8 @@ func decodeSize(field string, raw json.RawMessage) (Size, error) {
 }
 
 // object splits a JSON object into its fields and refuses unknown and missing ones. A name that ends in ? may be
-// missing. It goes through a map since encoding/json on a struct takes Source for source, and says nothing about what is
-// missing.
+// missing. It goes through a map since encoding/json on a struct takes Source for source, and says nothing about what
+// is missing.
 func object(field string, raw []byte, names ...string) (map[string]json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	var fields map[string]json.RawMessage

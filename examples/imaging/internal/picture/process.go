@@ -23,8 +23,8 @@ import (
 
 const jpegQuality = 85
 
-// Process makes the outputs and gives the result. It looks at ctx between the steps and never leaves half a picture under
-// its final name. An input that is wrong gives an InputError before anything is written.
+// Process makes the outputs and gives the result. It looks at ctx between the steps and never leaves half a picture
+// under its final name. An input that is wrong gives an InputError before anything is written.
 func Process(ctx context.Context, in Input, log *slog.Logger) (contract.Result, error) {
 	p, err := makePlan(in)
 	if err != nil {
@@ -50,15 +50,15 @@ func Process(ctx context.Context, in Input, log *slog.Logger) (contract.Result, 
 		}
 		log.Info("output written", "path", out.Path, "bytes", out.Size)
 		outs = append(outs, out)
-		// Given back now: else a large output waits as garbage while the next one is made, and a limit that is enough for
-		// each of them is not enough for all.
+		// Given back now: else a large output waits as garbage while the next one is made, and a limit that is enough
+		// for each of them is not enough for all.
 		debug.FreeOSMemory()
 	}
 	return p.result(outs), ctx.Err()
 }
 
-// resize is the step that takes the memory: 4 bytes for each pixel of the output, and 32 for each pixel of a picture as wide as
-// the output and as high as the part of the source that is used.
+// resize is the step that takes the memory: 4 bytes for each pixel of the output, and 32 for each pixel of a picture as
+// wide as the output and as high as the part of the source that is used.
 func (p *plan) resize(o planned) *image.RGBA {
 	dst := image.NewRGBA(image.Rectangle{Max: o.size})
 	op := draw.Src

@@ -39,8 +39,8 @@ type stamp struct {
 	dot   fixed.Point26_6
 }
 
-// layOut places text in the lower right corner of a picture of the given size, as large as looks right and fits. It says
-// false if that would be too small to read.
+// layOut places text in the lower right corner of a picture of the given size, as large as looks right and fits. It
+// says false if that would be too small to read.
 func layOut(text string, size image.Point) (stamp, bool) {
 	margin := min(size.X, size.Y) / 32
 	room := size.X - 4*margin // a margin outside the plate and one inside, on both sides
