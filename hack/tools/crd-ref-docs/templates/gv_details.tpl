@@ -1,0 +1,13 @@
+{{- define "gvDetails" -}}
+{{- $gv := . }}
+
+## {{ $gv.GroupVersionString }}
+
+{{ $gv.Doc }}
+
+Kinds:{{ range $gv.SortedKinds }} {{ $gv.TypeForKind . | markdownRenderTypeLink }}{{ end }}
+
+{{- range $gv.SortedTypes }}
+{{- template "type" . }}
+{{- end }}
+{{- end -}}
