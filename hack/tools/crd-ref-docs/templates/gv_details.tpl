@@ -1,9 +1,8 @@
 {{- define "gvDetails" -}}
-{{- $gv := . }}
-
+{{- $gv := . -}}
 ## {{ $gv.GroupVersionString }}
 
-{{ $gv.Doc }}
+{{ $gv.Doc | trim }}
 
 Kinds:{{ range $gv.SortedKinds }} {{ $gv.TypeForKind . | markdownRenderTypeLink }}{{ end }}
 
