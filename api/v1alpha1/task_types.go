@@ -8,7 +8,11 @@ import (
 )
 
 // TaskSpec is what a user asks for. All fields are immutable once the Task exists, except priority, suspend, cancel and
-// ttlSecondsAfterFinished.
+// ttlSecondsAfterFinished (the rules for that, one a field, are generated: hack/gen).
+//
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.cancel) || !oldSelf.cancel || (has(self.cancel) && self.cancel)",fieldPath=".cancel",message="cancel cannot be taken back"
+// +kubebuilder:validation:XValidation:rule="!has(self.workerContainer) || self.template.spec.containers.exists(c, c.name == self.workerContainer)",fieldPath=".workerContainer",message="must be the name of a container in template.spec.containers"
+// +kubebuilder:validation:XValidation:rule="!has(self.overallDeadlineSeconds) || !has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds <= self.overallDeadlineSeconds",fieldPath=".activeDeadlineSeconds",message="must not exceed overallDeadlineSeconds; where activeDeadlineSeconds is left out it is 1800"
 type TaskSpec struct {
 	// template is the pod template of the worker. Its restartPolicy is Never (the default here; any other value is
 	// refused): an exit must be an end. The worker container is the first one, or the one that workerContainer names.
@@ -170,6 +174,8 @@ const (
 
 // Backoff is an exponential wait: initialSeconds * factor^(n-1) before the retry after the n-th charged failure, at most
 // maxSeconds, plus or minus up to jitterPercent of it.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.initialSeconds) || !has(self.maxSeconds) || self.initialSeconds <= self.maxSeconds",fieldPath=".maxSeconds",message="must not be below initialSeconds; where maxSeconds is left out it is 300"
 type Backoff struct {
 	// initialSeconds is the wait before the first retry. In seconds, 1 to 86400. Default 10.
 	// +optional
@@ -202,7 +208,12 @@ type Backoff struct {
 	JitterPercent *int32 `json:"jitterPercent,omitempty"`
 }
 
-// RetryRule matches the end of an attempt by exit code or by reason, exactly one of them.
+// RetryRule matches the end of an attempt by exit code or by reason, exactly one of them. A rule that can never match,
+// because all that it names already stands in earlier rules, is refused (generated: hack/gen).
+//
+// +kubebuilder:validation:XValidation:rule="has(self.exitCodes) != has(self.reasons)",message="must have exactly one of exitCodes and reasons"
+// +kubebuilder:validation:XValidation:rule="self.action != 'Fail' || !has(self.resources)",fieldPath=".resources",message="must not be set with action Fail: no attempt follows"
+// +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.claims)",fieldPath=".resources.claims",message="must not be set: only requests and limits are replaced"
 type RetryRule struct {
 	// exitCodes match the exit code of the worker, 1 to 255. Set this or reasons.
 	// +optional

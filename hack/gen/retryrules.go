@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// addUnreachableRule refuses a retry rule that can never match, because each of its exit codes, or each of its reasons,
+// already stands in a rule before it. It is written out for each place in the list: CEL knows no index of a loop in all the
+// versions of Kubernetes that this is for, and the message is to name the rule.
+func addUnreachableRule(root *schema) error {
+	return edit(root, []string{"spec", "retry", "rules"}, func(rules *schema) error {
+		if rules.MaxItems == nil {
+			return fmt.Errorf("has no maxItems")
+		}
+		var earlier []string
+		for i := range *rules.MaxItems {
+			if i > 0 {
+				addRules(rules, reachable(i, "["+strings.Join(earlier, ", ")+"]"))
+			}
+			earlier = append(earlier, fmt.Sprint(i))
+		}
+		return nil
+	})
+}
+
+func reachable(i int64, earlier string) apiextensionsv1.ValidationRule {
+	covered := func(list string) string {
+		return fmt.Sprintf("(has(self[%[1]d].%[2]s) && self[%[1]d].%[2]s.all(v, %[3]s.exists(j, "+
+			"has(self[j].%[2]s) && v in self[j].%[2]s)))", i, list, earlier)
+	}
+	return apiextensionsv1.ValidationRule{
+		Rule:    fmt.Sprintf("size(self) <= %d || !(%s || %s)", i, covered("exitCodes"), covered("reasons")),
+		Message: fmt.Sprintf("rules[%d] can never match: all that it names already stands in earlier rules", i),
+	}
+}
