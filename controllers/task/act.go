@@ -1,0 +1,195 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// errStale says that the Task has changed since it was read: nothing is done, the next pass decides anew.
+var errStale = errors.New("the Task has changed since it was read")
+
+// errNamespaceTerminating says that nothing can be created here any more; the Task itself is about to go.
+var errNamespaceTerminating = errors.New("the namespace is terminating")
+
+// apply carries a plan out: first the Job, so that the write which tells of it never names one that does not exist; then the
+// status; then everything that destroys.
+func (r *Reconciler) apply(ctx context.Context, s Snapshot, plan *Plan) error {
+	if plan.Create {
+		if err := r.create(ctx, s, plan); err != nil {
+			return err
+		}
+	}
+	if !equality.Semantic.DeepEqual(s.Task.Status, plan.Task.Status) {
+		if err := r.Status().Update(ctx, plan.Task); err != nil {
+			return fmt.Errorf("write status: %w", err)
+		}
+		r.announce(s.Task, plan.Task)
+	}
+	for _, stop := range plan.Stop {
+		if err := r.stop(ctx, s.Task.Namespace, stop); err != nil {
+			return err
+		}
+	}
+	for _, job := range plan.DeleteJobs {
+		if err := r.deleteJob(ctx, s.Task.Namespace, job, metav1.DeletePropagationBackground); err != nil {
+			return err
+		}
+	}
+	if plan.DeleteTask {
+		err := r.Delete(ctx, plan.Task, client.PropagationPolicy(metav1.DeletePropagationBackground),
+			client.Preconditions{UID: &plan.Task.UID, ResourceVersion: &plan.Task.ResourceVersion})
+		return client.IgnoreNotFound(err)
+	}
+	return nil
+}
+
+// create makes the Job of the current attempt, and puts the outcome into the plan: the Job's UID, or why there is none yet.
+func (r *Reconciler) create(ctx context.Context, s Snapshot, plan *Plan) error {
+	t := plan.Task
+	var live v1alpha1.Task
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(t), &live); err != nil {
+		if apierrors.IsNotFound(err) {
+			return errStale
+		}
+		return fmt.Errorf("read Task before creating its Job: %w", err)
+	}
+	if !mayCreate(&live, t) {
+		return errStale
+	}
+	job := newJob(t)
+	err := r.Create(ctx, job)
+	if apierrors.IsAlreadyExists(err) {
+		job, err = r.adopt(ctx, t, job.Name)
+	}
+	switch {
+	case err == nil:
+		t.Status.Worker.JobUID = job.UID
+		t.Status.Reason, t.Status.Message = v1alpha1.ReasonWaitingForWorker, "The worker Job was created"
+		plan.WakeAt = lifecycle.Earliest(plan.WakeAt, s.Now.Add(podWait), lifecycle.StartDeadline(t))
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return errNamespaceTerminating
+	default:
+		createFailed(s.Now, plan, err)
+	}
+	redecide := decision{Snapshot: Snapshot{Task: s.Task, Now: s.Now}, plan: plan, task: t, now: s.Now}
+	redecide.setConditions()
+	return nil
+}
+
+// mayCreate is the one guard at Job creation, for every path into an attempt: the Task as it is now still wants it.
+func mayCreate(live, want *v1alpha1.Task) bool {
+	if live.UID != want.UID || live.DeletionTimestamp != nil || ptr.Deref(live.Spec.Cancel, false) ||
+		ptr.Deref(live.Spec.Suspend, false) || isTrue(live, v1alpha1.ConditionTerminating) {
+		return false
+	}
+	attempt := want.Status.Attempt
+	switch live.Status.State {
+	case "":
+		return attempt == 1
+	case v1alpha1.StatePending:
+		return live.Status.Attempt == attempt && (live.Status.Worker == nil || live.Status.Worker.JobUID == "")
+	case v1alpha1.StateRetrying:
+		return live.Status.Attempt == attempt-1
+	case v1alpha1.StateFailed:
+		handled := live.Status.LastHandledRetry
+		request := retryRequest(live)
+		return live.Status.Attempt == attempt-1 && request != "" && (handled == nil || handled.RequestedAt != request)
+	}
+	return false
+}
+
+// strangerError says that the needed name is taken by a Job that is not ours.
+type strangerError struct{ name string }
+
+func (e *strangerError) Error() string {
+	return fmt.Sprintf("a Job named %s exists that does not belong to this Task; it is left alone", e.name)
+}
+
+// adopt takes the Job of that name if it is this attempt's own, made by a pass whose answer or write was lost.
+func (r *Reconciler) adopt(ctx context.Context, t *v1alpha1.Task, name string) (*batchv1.Job, error) {
+	var job batchv1.Job
+	if err := r.Live.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: name}, &job); err != nil {
+		return nil, fmt.Errorf("read Job %s: %w", name, err)
+	}
+	if !metav1.IsControlledBy(&job, t) || attemptOf(job.Labels) != t.Status.Attempt || job.DeletionTimestamp != nil {
+		return nil, &strangerError{name: name}
+	}
+	return &job, nil
+}
+
+// createFailed sorts an error of the creation: refused for good, or to be tried again until the start timeout.
+func createFailed(now time.Time, plan *Plan, err error) {
+	t := plan.Task
+	reason := v1alpha1.ReasonCreatePending
+	var stranger *strangerError
+	switch {
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+		// Where this pass has moved the Task already, the next one meets the same refusal and ends it.
+		t.Status.Reason, t.Status.Message = v1alpha1.ReasonInvalidTemplate, lifecycle.Truncate(err.Error())
+		d := decision{plan: plan, task: t, now: now}
+		d.end(lifecycle.Ending{Event: lifecycle.Fail, Reason: v1alpha1.ReasonInvalidTemplate, Message: err.Error()}, lifecycle.Facts{})
+		return
+	case errors.As(err, &stranger):
+		reason = v1alpha1.ReasonNameConflict
+	case apierrors.IsForbidden(err):
+		// The API server gives no cause for a full quota but its text.
+		reason = v1alpha1.ReasonAdmissionDenied
+		if strings.Contains(err.Error(), "exceeded quota") {
+			reason = v1alpha1.ReasonQuotaExceeded
+		}
+	}
+	if t.Status.Reason != reason {
+		t.Status.Reason, t.Status.Message = reason, lifecycle.Truncate(err.Error())
+	}
+	next := nextLook(t.Status.Worker.CreateTime.Time, now, time.Second)
+	if s, ok := apierrors.SuggestsClientDelay(err); ok {
+		next = now.Add(time.Duration(s) * time.Second)
+	}
+	plan.WakeAt = lifecycle.Earliest(plan.WakeAt, next, lifecycle.StartDeadline(t))
+}
+
+// stop carries out one order. What is already gone, or has come to its end meanwhile, has stopped.
+func (r *Reconciler) stop(ctx context.Context, namespace string, order Stop) error {
+	switch order.By {
+	case StopByDeadline:
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: order.Name}}
+		patch := fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"activeDeadlineSeconds":%d}}`, order.UID, stopDeadlineSeconds)
+		err := r.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch)))
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("stop pod %s: %w", order.Name, err)
+		}
+	case StopByDeletingPod:
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: order.Name}}
+		if err := client.IgnoreNotFound(r.Delete(ctx, pod, client.Preconditions{UID: &order.UID})); err != nil && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete pod %s: %w", order.Name, err)
+		}
+	case StopByDeletingJob:
+		// In the foreground: the Job stays until its pods have gone, and its absence then proves theirs.
+		return r.deleteJob(ctx, namespace, order.ObjectKey, metav1.DeletePropagationForeground)
+	}
+	return nil
+}
+
+func (r *Reconciler) deleteJob(ctx context.Context, namespace string, key ObjectKey, how metav1.DeletionPropagation) error {
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name}}
+	err := r.Delete(ctx, job, client.Preconditions{UID: &key.UID}, client.PropagationPolicy(how))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete Job %s: %w", key.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package task
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+var (
+	transitionsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "task_transitions_total",
+		Help: "Stored changes of state. Counted after the write: a crash between the two may lose one, none is counted twice.",
+	}, []string{"from_status", "to_status", "event"})
+
+	refusedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "task_events_refused_total",
+		Help: "Events that the state table did not let pass.",
+	}, []string{"status", "event"})
+)
+
+func init() { metrics.Registry.MustRegister(transitionsTotal, refusedTotal) }
+
+func countRefused(err error) {
+	var refused *lifecycle.RefusedError
+	if errors.As(err, &refused) {
+		refusedTotal.WithLabelValues(string(refused.State), string(refused.Event)).Inc()
+	}
+}
+
+// announce tells the world of what has been stored: a metric for each transition, an Event for each that a person would
+// want to read. It is called only after the write has succeeded.
+func (r *Reconciler) announce(before, after *v1alpha1.Task) {
+	moves := newTransitions(before, after)
+	for _, m := range moves {
+		transitionsTotal.WithLabelValues(string(m.From), string(m.To), m.Event).Inc()
+		if m.Event == "" || m.Event == string(lifecycle.Retry) && m.Actor == lifecycle.ActorController {
+			continue
+		}
+		kind := corev1.EventTypeNormal
+		if m.Event == string(lifecycle.Fail) || m.Event == string(lifecycle.Timeout) {
+			kind = corev1.EventTypeWarning
+		}
+		note := fmt.Sprintf("%s to %s, attempt %d", m.From, m.To, m.Attempt)
+		if m.To == after.Status.State && after.Status.Message != "" {
+			note += ": " + after.Status.Message
+		}
+		r.Recorder.Eventf(after, nil, kind, m.Reason, strings.ToLower(m.Event), "%s", lifecycle.Truncate(note))
+	}
+	if len(moves) == 0 && after.Status.State == v1alpha1.StatePending && after.Status.Reason != before.Status.Reason &&
+		after.Status.Reason != v1alpha1.ReasonWaitingForWorker {
+		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, after.Status.Reason, "wait", "%s", lifecycle.Truncate(after.Status.Message))
+	}
+}
+
+// newTransitions are the entries of the history that the write has added.
+func newTransitions(before, after *v1alpha1.Task) []v1alpha1.Transition {
+	h := after.Status.History
+	first := len(h)
+	for first > 0 {
+		if n := len(before.Status.History); n > 0 && equality.Semantic.DeepEqual(h[first-1], before.Status.History[n-1]) {
+			break
+		}
+		first--
+	}
+	return h[first:]
+}

@@ -1,0 +1,133 @@
+package task
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// idle decides about a Task that has no open attempt: Pending before its Job, or Retrying.
+func (d *decision) idle() {
+	status := &d.task.Status
+	next := status.Attempt
+	if status.State == v1alpha1.StateRetrying {
+		next++
+	}
+	if w := d.worker(next); w != nil && w.Job != nil && !w.Job.Deleting {
+		d.open(lifecycle.Facts{AlreadyReplaced: true}, w.Job)
+		return
+	}
+	deadline := lifecycle.OverallDeadline(d.task)
+	d.wake(deadline)
+	busy, until := d.earlierMayRun()
+	switch {
+	case d.cancelled():
+		if busy {
+			d.stopEarlier("cancelled")
+			return
+		}
+		d.end(lifecycle.Ending{Event: lifecycle.Cancel, Reason: v1alpha1.ReasonCancelled, Message: cancelledMessage},
+			lifecycle.Facts{WorkerStopped: true})
+	case lifecycle.Passed(deadline, d.now):
+		d.end(d.overallDeadlineEnding(), lifecycle.Facts{DeadlinePassed: true})
+	case inputTooLarge(d.task):
+		d.end(lifecycle.Ending{
+			Event: lifecycle.Fail, Reason: v1alpha1.ReasonInputTooLarge,
+			Message: fmt.Sprintf("spec.input.value has %d bytes, the limit is %d", len(d.task.Spec.Input.Value.Raw), v1alpha1.MaxInputBytes),
+		}, lifecycle.Facts{})
+	case d.suspended():
+		d.wait(v1alpha1.ReasonSuspended, "spec.suspend is set; no attempt starts")
+	case busy:
+		d.wait(v1alpha1.ReasonWaitingForPodTermination, "An earlier worker may still run; the next attempt waits for it")
+		d.wake(until)
+	case status.State == v1alpha1.StateRetrying && status.NextRetryTime == nil:
+		d.wait(status.Reason, "The next attempt would start after the overall deadline; the Task fails when that passes")
+	case status.State == v1alpha1.StateRetrying && d.now.Before(status.NextRetryTime.Time):
+		d.wake(status.NextRetryTime.Time)
+	default:
+		d.open(lifecycle.Facts{BackoffOver: true, Suspended: d.suspended()}, nil)
+	}
+}
+
+// open begins the next attempt: with the Job that exists for it already, the status write that told of it was lost; else it
+// asks for one.
+func (d *decision) open(f lifecycle.Facts, job *JobFacts) {
+	status := &d.task.Status
+	if status.State == v1alpha1.StateRetrying {
+		if err := lifecycle.Again(d.task, f, d.now); err != nil {
+			d.refuse(err)
+			return
+		}
+		d.plan.Moved = true
+	}
+	lifecycle.Begin(d.task, JobName(d.task.Name, status.Attempt), d.now)
+	status.Reason, status.Message = v1alpha1.ReasonWaitingForWorker, "The worker Job is being created"
+	if job == nil {
+		d.plan.Create = true
+		return
+	}
+	d.adopt(job)
+}
+
+// adopt records that a Job is the current attempt's.
+func (d *decision) adopt(job *JobFacts) {
+	d.task.Status.Worker.JobUID = job.UID
+	d.again()
+}
+
+// wait says why a Task between two attempts does not advance. A Retrying one keeps the cause of its last attempt as its
+// reason; the condition tells what it waits for.
+func (d *decision) wait(reason, message string) {
+	d.waits = &waits{reason, message}
+	if status := &d.task.Status; status.State == v1alpha1.StatePending {
+		status.Reason, status.Message = reason, lifecycle.Truncate(message)
+	}
+}
+
+// earlierMayRun tells whether a container of an earlier attempt may still run, and when that is to be looked at again. A
+// worker that was taken for lost holds up only a Task that wants to wait for it.
+func (d *decision) earlierMayRun() (bool, time.Time) {
+	for i := range d.Workers {
+		w := &d.Workers[i]
+		lost := w.Attempt < d.task.Status.Attempt || isUnknown(d.task, v1alpha1.ConditionWorkerStopped)
+		if w.MayRun() && (!lost || d.waitsForLost()) {
+			return true, d.leftoverDeadline(w)
+		}
+	}
+	return false, time.Time{}
+}
+
+func (d *decision) waitsForLost() bool {
+	r := d.task.Spec.Retry
+	return r != nil && r.OnWorkerLost == v1alpha1.WaitForLostWorker
+}
+
+// stopEarlier stops whatever may still run of ended attempts.
+func (d *decision) stopEarlier(why string) {
+	for i := range d.Workers {
+		if d.Workers[i].MayRun() {
+			d.stop(&d.Workers[i], d.now)
+		}
+	}
+	d.wait(v1alpha1.ReasonWaitingForPodTermination, "An earlier worker is being stopped: "+why)
+}
+
+func inputTooLarge(t *v1alpha1.Task) bool {
+	return t.Spec.Input != nil && len(t.Spec.Input.Value.Raw) > v1alpha1.MaxInputBytes
+}
+
+const cancelledMessage = "spec.cancel is set"
+
+func (d *decision) overallDeadlineEnding() lifecycle.Ending {
+	from := d.task.CreationTimestamp.Time
+	if d.task.Status.RunStartTime != nil {
+		from = d.task.Status.RunStartTime.Time
+	}
+	return lifecycle.Ending{
+		Event: lifecycle.Timeout, Reason: v1alpha1.ReasonOverallDeadlineExceeded,
+		Message: fmt.Sprintf("overallDeadlineSeconds %d passed: %s since %s", *d.task.Spec.OverallDeadlineSeconds,
+			d.now.Sub(from).Round(time.Second), from.UTC().Format(time.RFC3339)),
+	}
+}

@@ -1,0 +1,218 @@
+package task
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// podWait is how long a Job may be without a pod before its Events are asked why.
+const podWait = 2 * time.Second
+
+// running decides about the current attempt, whose Job has been created or may have been.
+func (d *decision) running() {
+	status := &d.task.Status
+	w := d.worker(status.Attempt)
+	if w != nil && w.Job != nil && status.Worker.JobUID == "" {
+		d.adopt(w.Job)
+	}
+	if pod := d.pod(w); pod != nil && status.State == v1alpha1.StatePending && !d.terminating() && pod.ran() {
+		if err := lifecycle.Started(d.task, pod.reference(), d.now); err != nil {
+			d.refuse(err)
+			return
+		}
+		status.Reason, status.Message = v1alpha1.ReasonWorkerRunning, "The worker runs on node "+pod.NodeName
+	}
+	if w != nil && w.Job != nil && w.Job.Complete && len(w.Pods) == 0 && status.State == v1alpha1.StatePending && !d.terminating() {
+		// The Job's word alone: it ran, nobody knows when.
+		d.refuse(lifecycle.Started(d.task, v1alpha1.WorkerStatus{StartTime: ptr.To(metav1.NewMicroTime(w.Job.CreateTime))}, d.now))
+	}
+	if d.terminating() {
+		d.stopping(w)
+		return
+	}
+	if e := d.ending(w); e != nil {
+		if !w.MayRun() && !d.vanished(w) || e.workersOwn {
+			d.close(w, e)
+			return
+		}
+		d.fix(w, e.Ending)
+		return
+	}
+	if status.State == v1alpha1.StatePending {
+		d.pending(w)
+		return
+	}
+	d.wake(lifecycle.ActiveDeadline(d.task))
+	d.wake(lifecycle.OverallDeadline(d.task))
+}
+
+// pending says what the attempt waits for, and asks for its Job again where it could not be created.
+func (d *decision) pending(w *Worker) {
+	status := &d.task.Status
+	d.wake(lifecycle.StartDeadline(d.task))
+	d.wake(lifecycle.OverallDeadline(d.task))
+	if status.Worker.JobUID == "" {
+		d.plan.Create = true // the outcome of the try sets reason and message
+		return
+	}
+	reason, message := waitingFor(&d.Snapshot, w)
+	if status.Reason != reason {
+		// Of texts with the same reason the first stays: a quota's counters change at every try, and nobody learns from it.
+		status.Reason, status.Message = reason, lifecycle.Truncate(message)
+		if pod := d.pod(w); pod != nil {
+			lifecycle.Seen(d.task, pod.reference())
+		}
+	}
+	pod := d.pod(w)
+	if pod == nil || pod.Waiting.Reason == "ContainerCreating" {
+		// What keeps a pod from being made or mounted shows in Events only, and they are not watched.
+		d.wake(nextLook(status.Worker.CreateTime.Time, d.now, podWait))
+	}
+}
+
+// nextLook spaces looks at something that gives no event: after the first wait, then each time half as old again, at most
+// every 30 seconds.
+func nextLook(since, now time.Time, first time.Duration) time.Time {
+	age := now.Sub(since)
+	if age < first {
+		return since.Add(first)
+	}
+	return now.Add(min(max(age/2, first), 30*time.Second))
+}
+
+// close ends the attempt, now that no container of it may run or the worker has said its own word.
+func (d *decision) close(w *Worker, e *ending) {
+	if pod := d.pod(w); pod != nil && d.task.Status.Worker != nil {
+		lifecycle.Seen(d.task, pod.reference())
+	}
+	if !w.MayRun() && isUnknown(d.task, v1alpha1.ConditionWorkerStopped) && !e.lost {
+		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, e.Reason, "The last worker has stopped", d.now)
+	}
+	d.end(e.Ending, lifecycle.Facts{WorkerStopped: true, DeadlinePassed: e.Reason == v1alpha1.ReasonOverallDeadlineExceeded})
+}
+
+// fix stores the outcome before the worker is stopped for it: whatever the worker says from now on changes nothing.
+func (d *decision) fix(w *Worker, e lifecycle.Ending) {
+	setCondition(d.task, v1alpha1.ConditionTerminating, metav1.ConditionTrue, e.Reason, e.Message, d.now)
+	if pod := d.pod(w); pod != nil {
+		lifecycle.Seen(d.task, pod.reference())
+	}
+	d.stopping(w)
+}
+
+// stopping stops a worker whose outcome is fixed, and fires the event when it has stopped, or is taken for lost.
+func (d *decision) stopping(w *Worker) {
+	status := &d.task.Status
+	fixed := findCondition(d.task, v1alpha1.ConditionTerminating)
+	if d.cancelled() && fixed.Reason != v1alpha1.ReasonCancelled {
+		// The only way that a fixed outcome may change.
+		setCondition(d.task, v1alpha1.ConditionTerminating, metav1.ConditionTrue, v1alpha1.ReasonCancelled, cancelledMessage, d.now)
+	}
+	fixed = findCondition(d.task, v1alpha1.ConditionTerminating)
+	reason, message, since := fixed.Reason, fixed.Message, fixed.LastTransitionTime.Time
+	e := &ending{Ending: lifecycle.Ending{Event: eventOf(reason), Reason: reason, Message: message}}
+	pod := d.pod(w)
+	if pod != nil && pod.Exit != nil {
+		e.withExit(pod.Exit)
+	}
+	switch lostAt := d.lostDeadline(w, since); {
+	case !w.MayRun() && !d.vanished(w):
+		if pod != nil && pod.Exit != nil && pod.Exit.Code == 0 {
+			setCondition(d.task, v1alpha1.ConditionReportMismatch, metav1.ConditionTrue, "ExitedZero",
+				fmt.Sprintf("The worker of attempt %d exited with code 0 after its outcome %s was stored", status.Attempt, reason), d.now)
+		}
+		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, reason,
+			fmt.Sprintf("The worker of attempt %d has stopped", status.Attempt), d.now)
+		d.close(w, e)
+	case lifecycle.Passed(lostAt, d.now) && d.vanished(w) && d.NodeReady:
+		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, reason,
+			fmt.Sprintf("The pod of attempt %d is gone, its node is ready, and its grace is over", status.Attempt), d.now)
+		d.close(w, e)
+	case lifecycle.Passed(lostAt, d.now):
+		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionUnknown, v1alpha1.ReasonWorkerLost,
+			fmt.Sprintf("The worker of attempt %d on node %q did not confirm that it stopped; it may still run",
+				status.Attempt, status.Worker.NodeName), d.now)
+		e.lost = true
+		d.close(w, e)
+	default:
+		status.Reason, status.Message = reason, lifecycle.Truncate("The worker is being stopped: "+message)
+		d.wake(lostAt)
+		d.stop(w, since)
+	}
+}
+
+// lostDeadline is when a stop no longer waits for proof. A vanished pod on a node that answers is believed after the pod's
+// grace: its kubelet ends what the API server no longer knows.
+func (d *decision) lostDeadline(w *Worker, since time.Time) time.Time {
+	lost := lifecycle.WorkerLostDeadline(d.task, since)
+	if d.vanished(w) && d.NodeReady {
+		return lifecycle.Earliest(lost, since.Add(podGrace(d.task)+stopSlack))
+	}
+	return lost
+}
+
+// vanished tells of a worker that ran that its pod is gone and nobody has seen it stop.
+func (d *decision) vanished(w *Worker) bool {
+	s := &d.task.Status
+	return s.State == v1alpha1.StateProcessing && d.pod(w) == nil && !d.StopWitnessed && (w == nil || w.Job == nil || !w.Job.Finished())
+}
+
+func (d *decision) terminating() bool { return isTrue(d.task, v1alpha1.ConditionTerminating) }
+
+// pod is the pod of the current attempt.
+func (d *decision) pod(w *Worker) *PodFacts { return w.Pod(d.task.Status.Worker.PodUID) }
+
+// eventOf is the event that an outcome fires once its worker has stopped.
+func eventOf(reason string) lifecycle.Event {
+	switch reason {
+	case v1alpha1.ReasonCancelled:
+		return lifecycle.Cancel
+	case v1alpha1.ReasonSuspended, v1alpha1.ReasonDisrupted, v1alpha1.ReasonWorkerLost,
+		v1alpha1.ReasonJobDeleted, v1alpha1.ReasonPodDeleted:
+		return lifecycle.Fail
+	}
+	return lifecycle.Timeout
+}
+
+// ran tells whether the worker container runs or has run.
+func (p *PodFacts) ran() bool {
+	if !p.RunningSince.IsZero() {
+		return true
+	}
+	return p.Exit != nil && !p.neverRan() || p.Exit == nil && p.Phase == "Succeeded"
+}
+
+// neverRan tells of an exit that the runtime made up for a process that it could not start.
+func (p *PodFacts) neverRan() bool {
+	switch p.Exit.Reason {
+	case "StartError", "ContainerCannotRun", "CreateContainerError":
+		return true
+	}
+	return false
+}
+
+// reference names the pod for the status; the start is the worker container's own, as the kubelet says.
+func (p *PodFacts) reference() v1alpha1.WorkerStatus {
+	start := p.RunningSince
+	if start.IsZero() && p.Exit != nil {
+		start = p.Exit.StartTime
+		if start.IsZero() || start.Unix() == 0 {
+			start = p.Exit.FinishTime
+		}
+	}
+	if start.IsZero() {
+		start = p.StartTime
+	}
+	if start.IsZero() {
+		start = p.CreateTime
+	}
+	return v1alpha1.WorkerStatus{
+		PodName: p.Name, PodUID: p.UID, NodeName: p.NodeName, StartTime: ptr.To(metav1.NewMicroTime(start)),
+	}
+}

@@ -1,0 +1,142 @@
+package task
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+// stopDeadlineSeconds is what a pod's activeDeadlineSeconds is lowered to in order to stop it: the kubelet then ends the
+// containers with the pod's grace and keeps logs and exit codes.
+const stopDeadlineSeconds = 1
+
+// defaultPodGrace is the API's default of terminationGracePeriodSeconds.
+const defaultPodGrace = 30 * time.Second
+
+func factsOfJob(job *batchv1.Job) *JobFacts {
+	f := &JobFacts{
+		Name: job.Name, UID: job.UID, CreateTime: job.CreationTimestamp.Time,
+		Deleting: job.DeletionTimestamp != nil,
+	}
+	for _, c := range job.Status.Conditions {
+		if c.Status != corev1.ConditionTrue {
+			continue
+		}
+		switch c.Type {
+		case batchv1.JobComplete, batchv1.JobSuccessCriteriaMet:
+			f.Complete = true
+		case batchv1.JobFailed, batchv1.JobFailureTarget:
+			f.Failed = true
+			f.Message = c.Message
+			f.Disrupted = c.Reason == batchv1.JobReasonPodFailurePolicy
+		}
+	}
+	return f
+}
+
+// factsOfPod reads a pod whose worker container has the given name; without a name it is the first one.
+func factsOfPod(pod *corev1.Pod, workerContainer string) PodFacts {
+	f := PodFacts{
+		Name: pod.Name, UID: pod.UID, NodeName: pod.Spec.NodeName, CreateTime: pod.CreationTimestamp.Time,
+		Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message,
+		Deleting:  pod.DeletionTimestamp != nil,
+		StopAsked: pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds <= stopDeadlineSeconds,
+		Grace:     defaultPodGrace,
+	}
+	if pod.Status.StartTime != nil {
+		f.StartTime = pod.Status.StartTime.Time
+	}
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		f.Grace = time.Duration(*s) * time.Second
+	}
+	if workerContainer == "" && len(pod.Spec.Containers) > 0 {
+		workerContainer = pod.Spec.Containers[0].Name
+	}
+	readConditions(&f, pod.Status.Conditions)
+	readContainers(&f, pod, workerContainer)
+	return f
+}
+
+func readConditions(f *PodFacts, conditions []corev1.PodCondition) {
+	for _, c := range conditions {
+		switch {
+		case c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue:
+			f.Disruption = &Disruption{Reason: c.Reason, Message: c.Message, Time: c.LastTransitionTime.Time}
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable:
+			f.Unschedulable = c.Message
+		}
+	}
+}
+
+func readContainers(f *PodFacts, pod *corev1.Pod, workerContainer string) {
+	running := false
+	for i := range pod.Status.InitContainerStatuses {
+		s := &pod.Status.InitContainerStatuses[i]
+		running = running || s.State.Running != nil
+		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+			f.OtherFailure = describeExit(s.Name, t)
+		}
+		f.noteWaiting(s, false)
+	}
+	for i := range pod.Status.ContainerStatuses {
+		s := &pod.Status.ContainerStatuses[i]
+		running = running || s.State.Running != nil
+		f.noteWaiting(s, s.Name == workerContainer)
+		if s.Name != workerContainer {
+			continue
+		}
+		if s.State.Running != nil {
+			f.RunningSince = s.State.Running.StartedAt.Time
+		}
+		if t := s.State.Terminated; t != nil {
+			f.Exit = &Exit{
+				Code: t.ExitCode, Reason: t.Reason, Message: t.Message,
+				StartTime: t.StartedAt.Time, FinishTime: t.FinishedAt.Time,
+			}
+		}
+	}
+	for i := range pod.Status.EphemeralContainerStatuses {
+		running = running || pod.Status.EphemeralContainerStatuses[i].State.Running != nil
+	}
+	over := f.Phase == corev1.PodSucceeded || f.Phase == corev1.PodFailed
+	f.MayRun = running || !over
+}
+
+// noteWaiting keeps the most telling reason: of a container that truly waits for something, the worker before others.
+func (f *PodFacts) noteWaiting(s *corev1.ContainerStatus, worker bool) {
+	w := s.State.Waiting
+	if w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" && f.Waiting.Reason != "" {
+		return
+	}
+	if worker || f.Waiting.Reason == "" || f.Waiting.Reason == "ContainerCreating" {
+		f.Waiting = Waiting{Reason: w.Reason, Message: w.Message}
+	}
+}
+
+func describeExit(container string, t *corev1.ContainerStateTerminated) string {
+	text := fmt.Sprintf("container %s exited with code %d (%s)", container, t.ExitCode, t.Reason)
+	if t.Message != "" {
+		text += ": " + t.Message
+	}
+	return text
+}
+
+// attemptOf reads the attempt number that the operator put on a Job, and the Job controller copied to its pod.
+func attemptOf(labels map[string]string) int32 {
+	n, err := strconv.ParseInt(labels[v1alpha1.LabelAttempt], 10, 32)
+	if err != nil || n < 1 {
+		return 0
+	}
+	return int32(n)
+}
+
+// podGrace is the grace of the pods made from a Task's template.
+func podGrace(t *v1alpha1.Task) time.Duration {
+	return time.Duration(ptr.Deref(t.Spec.Template.Spec.TerminationGracePeriodSeconds, int64(defaultPodGrace/time.Second))) * time.Second
+}

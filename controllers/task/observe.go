@@ -1,0 +1,238 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// observe gathers the Snapshot of a Task: from the caches, and by live reads where the caches show nothing of what the status
+// has recorded.
+func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, error) {
+	s := Snapshot{Task: t, Now: r.Clock.Now()}
+	gathered, err := r.gather(ctx, t)
+	if err != nil {
+		return s, err
+	}
+	if err := r.proveAbsence(ctx, t, gathered); err != nil {
+		return s, err
+	}
+	s.Workers = gathered.workers(t)
+	return s, r.askWhy(ctx, &s)
+}
+
+// belongings are the Jobs and pods that belong to one Task.
+type belongings struct {
+	jobs map[types.UID]*batchv1.Job
+	pods map[types.UID]*corev1.Pod
+}
+
+// notWaiting: these reads need not show the last writes, and must not wait for those of all other Tasks. What is missing is
+// read live.
+const notWaiting = client.DisableReadYourWritesConsistency
+
+// gather reads them from the caches, by owner UID.
+func (r *Reconciler) gather(ctx context.Context, t *v1alpha1.Task) (*belongings, error) {
+	b := &belongings{jobs: map[types.UID]*batchv1.Job{}, pods: map[types.UID]*corev1.Pod{}}
+	var jobs batchv1.JobList
+	if err := r.List(ctx, &jobs, client.InNamespace(t.Namespace), client.MatchingFields{indexTaskUID: string(t.UID)}, notWaiting); err != nil {
+		return nil, fmt.Errorf("list Jobs: %w", err)
+	}
+	for i := range jobs.Items {
+		b.addJob(t, &jobs.Items[i])
+	}
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(t.Namespace), client.MatchingFields{indexTaskUID: string(t.UID)}, notWaiting); err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	for i := range pods.Items {
+		b.addPod(t, &pods.Items[i])
+	}
+	return b, nil
+}
+
+func (b *belongings) addJob(t *v1alpha1.Task, job *batchv1.Job) {
+	if metav1.IsControlledBy(job, t) {
+		b.jobs[job.UID] = job
+	}
+}
+
+// addPod takes a pod in that a Job of ours controls. One whose Job is gone, orphaned or on its way out, is told by what is
+// recorded: the pod's UID, or the UID of the Job that made it.
+func (b *belongings) addPod(t *v1alpha1.Task, pod *corev1.Pod) {
+	recorded := t.Status.Worker
+	if recorded == nil {
+		recorded = &v1alpha1.WorkerStatus{}
+	}
+	owner := types.UID(pod.Labels[batchv1.ControllerUidLabel])
+	if ref := metav1.GetControllerOf(pod); ref != nil {
+		owner = ref.UID
+	}
+	_, ours := b.jobs[owner]
+	if ours || pod.UID == recorded.PodUID || owner != "" && owner == recorded.JobUID {
+		b.pods[pod.UID] = pod
+	}
+}
+
+// proveAbsence reads live what the status says must exist and the caches do not show.
+func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belongings) error {
+	w := t.Status.Worker
+	if w == nil || lifecycle.Terminal(t.Status.State) || t.Status.State == v1alpha1.StateRetrying {
+		return nil
+	}
+	job := b.jobOf(t.Status.Attempt)
+	if job == nil {
+		var live batchv1.Job
+		switch err := r.Live.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: w.JobName}, &live); {
+		case err == nil:
+			b.addJob(t, &live)
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("read Job %s: %w", w.JobName, err)
+		}
+		job = b.jobOf(t.Status.Attempt)
+	}
+	_, seen := b.pods[w.PodUID]
+	over := job == nil || factsOfJob(job).Finished() || job.DeletionTimestamp != nil
+	if w.JobUID == "" || seen || w.PodUID == "" && (!over || b.hasPodOf(t.Status.Attempt)) {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := r.Live.List(ctx, &pods, client.InNamespace(t.Namespace),
+		client.MatchingLabels{v1alpha1.LabelTaskUID: string(t.UID)}); err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	for i := range pods.Items {
+		b.addPod(t, &pods.Items[i])
+	}
+	return nil
+}
+
+func (b *belongings) jobOf(attempt int32) *batchv1.Job {
+	for _, job := range b.jobs {
+		if attemptOf(job.Labels) == attempt {
+			return job
+		}
+	}
+	return nil
+}
+
+func (b *belongings) hasPodOf(attempt int32) bool {
+	for _, pod := range b.pods {
+		if attemptOf(pod.Labels) == attempt {
+			return true
+		}
+	}
+	return false
+}
+
+// workers sorts the belongings into attempts, pods oldest first.
+func (b *belongings) workers(t *v1alpha1.Task) []Worker {
+	byAttempt := map[int32]*Worker{}
+	get := func(labels map[string]string) *Worker {
+		n := attemptOf(labels)
+		if byAttempt[n] == nil {
+			byAttempt[n] = &Worker{Attempt: n}
+		}
+		return byAttempt[n]
+	}
+	for _, job := range b.jobs {
+		get(job.Labels).Job = factsOfJob(job)
+	}
+	for _, pod := range b.pods {
+		w := get(pod.Labels)
+		w.Pods = append(w.Pods, factsOfPod(pod, t.Spec.WorkerContainer))
+	}
+	workers := make([]Worker, 0, len(byAttempt))
+	for _, w := range byAttempt {
+		slices.SortFunc(w.Pods, func(a, b PodFacts) int { return a.CreateTime.Compare(b.CreateTime) })
+		workers = append(workers, *w)
+	}
+	slices.SortFunc(workers, func(a, b Worker) int { return int(a.Attempt) - int(b.Attempt) })
+	return workers
+}
+
+// askWhy reads what no watch tells: the Events that say why a pod is not created or its volumes not mounted, and whether the
+// node of a vanished worker answers.
+func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
+	status := &s.Task.Status
+	if status.Worker == nil || lifecycle.Terminal(status.State) || status.State == v1alpha1.StateRetrying {
+		return nil
+	}
+	d := decision{Snapshot: *s, task: s.Task}
+	w := d.worker(status.Attempt)
+	pod := d.pod(w)
+	old := status.Worker.CreateTime != nil && s.Now.Sub(status.Worker.CreateTime.Time) >= podWait
+	var err error
+	switch {
+	case status.State == v1alpha1.StateProcessing && pod == nil:
+		s.StopWitnessed = r.witness.stopped(status.Worker.PodUID)
+		s.NodeReady, err = r.nodeReady(ctx, status.Worker.NodeName)
+	case status.State != v1alpha1.StatePending || !old || w == nil || w.Job == nil:
+	case pod == nil:
+		s.PodCreateError, err = r.lastEvent(ctx, s.Task.Namespace, w.Job.UID, "FailedCreate")
+	case pod.Waiting.Reason == "ContainerCreating":
+		if s.MountError, err = r.lastEvent(ctx, s.Task.Namespace, pod.UID, "FailedMount"); err == nil && s.MountError == "" {
+			s.MountError, err = r.lastEvent(ctx, s.Task.Namespace, pod.UID, "FailedAttachVolume")
+		}
+	}
+	return err
+}
+
+// lastEvent is the newest Event of that reason about an object; empty where there is none.
+func (r *Reconciler) lastEvent(ctx context.Context, namespace string, uid types.UID, reason string) (string, error) {
+	var events corev1.EventList
+	if err := r.Live.List(ctx, &events, client.InNamespace(namespace), client.MatchingFieldsSelector{
+		Selector: fields.Set{"involvedObject.uid": string(uid), "reason": reason}.AsSelector(),
+	}); err != nil {
+		return "", fmt.Errorf("list Events: %w", err)
+	}
+	var text string
+	var newest time.Time
+	for i := range events.Items {
+		if at := lastSeen(&events.Items[i]); text == "" || at.After(newest) {
+			newest, text = at, events.Items[i].Message
+		}
+	}
+	return text, nil
+}
+
+func lastSeen(e *corev1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp.Time
+	case !e.EventTime.IsZero():
+		return e.EventTime.Time
+	}
+	return e.CreationTimestamp.Time
+}
+
+// nodeReady tells whether the node's kubelet answers.
+func (r *Reconciler) nodeReady(ctx context.Context, name string) (bool, error) {
+	if name == "" {
+		return false, nil
+	}
+	var node corev1.Node
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue, nil
+		}
+	}
+	return false, nil
+}

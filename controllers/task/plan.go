@@ -1,0 +1,81 @@
+package task
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// Plan is what a decision wants done. Applied in this order: Create, then the status write, then the rest.
+type Plan struct {
+	// Task with the status to store.
+	Task *v1alpha1.Task
+	// Create asks for the Job of attempt Task.Status.Attempt.
+	Create bool
+	// Stop asks for workers to be stopped.
+	Stop []Stop
+	// DeleteJobs asks for Jobs to be deleted whose time is over.
+	DeleteJobs []ObjectKey
+	// DeleteTask asks for the Task to be deleted, its TTL is over.
+	DeleteTask bool
+	// WakeAt is when to look again if nothing happens; zero where only an event can change anything.
+	WakeAt time.Time
+	// Moved tells that the state changes in this pass, which leaves further changes to the next.
+	Moved bool
+	// Refused are events that the table did not let pass.
+	Refused []error
+	// Verdict is the last judgement on an attempt, for the conditions.
+	Verdict lifecycle.Verdict
+}
+
+// ObjectKey names one object beyond doubt.
+type ObjectKey struct {
+	Name string
+	UID  types.UID
+}
+
+// StopBy is a way to stop a worker.
+type StopBy int
+
+const (
+	// StopByDeadline lowers the pod's activeDeadlineSeconds: it stops with its grace and leaves its evidence.
+	StopByDeadline StopBy = iota
+	// StopByDeletingPod is the fallback where that has not worked.
+	StopByDeletingPod
+	// StopByDeletingJob is for a Job that has no pod on a node yet; the Job goes when its pods have gone.
+	StopByDeletingJob
+)
+
+// Stop is an order to stop one worker.
+type Stop struct {
+	By StopBy
+	ObjectKey
+}
+
+func (d *decision) order(by StopBy, name string, uid types.UID) {
+	d.plan.Stop = append(d.plan.Stop, Stop{By: by, ObjectKey: ObjectKey{Name: name, UID: uid}})
+}
+
+// wake asks for a pass at the given moment if it is still ahead.
+func (d *decision) wake(at time.Time) {
+	if at.IsZero() {
+		return
+	}
+	if at.Before(d.now) {
+		at = d.now
+	}
+	d.plan.WakeAt = lifecycle.Earliest(d.plan.WakeAt, at)
+}
+
+// again asks for a pass right after this one.
+func (d *decision) again() { d.wake(d.now) }
+
+// refuse notes an event that the table did not let pass: it is logged and counted, and nothing else happens.
+func (d *decision) refuse(err error) {
+	if err != nil {
+		d.plan.Refused = append(d.plan.Refused, err)
+	}
+}

@@ -1,0 +1,84 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+// Reconciler carries Tasks through their states.
+type Reconciler struct {
+	client.Client
+	// Live reads past the caches.
+	Live client.Reader
+	// Recorder writes Kubernetes Events.
+	Recorder events.EventRecorder
+	// Clock is the only source of the current time.
+	Clock clock.PassiveClock
+
+	witness *witness
+}
+
+// +kubebuilder:rbac:groups=taskwarden.dev,resources=tasks,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=taskwarden.dev,resources=tasks/status,verbs=update
+// +kubebuilder:rbac:groups=taskwarden.dev,resources=tasks/finalizers,verbs=update
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups="",resources=events,verbs=list
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+const (
+	// afterConflict is how long a pass that lost a race waits for the caches to show what won.
+	afterConflict = 100 * time.Millisecond
+	// whileTerminating is how long a Task in a namespace that is being deleted is left alone.
+	whileTerminating = 30 * time.Second
+)
+
+// Reconcile is one pass over one Task: observe, decide, act.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var t v1alpha1.Task
+	if err := r.Get(ctx, req.NamespacedName, &t); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	log := logf.FromContext(ctx).WithValues("attempt", t.Status.Attempt)
+	snapshot, err := r.observe(ctx, &t)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("observe: %w", err)
+	}
+	plan := decide(snapshot)
+	for _, refused := range plan.Refused {
+		log.Info("Event refused", "cause", refused.Error())
+		countRefused(refused)
+	}
+	switch err := r.apply(ctx, snapshot, &plan); {
+	case errors.Is(err, errNamespaceTerminating):
+		return ctrl.Result{RequeueAfter: whileTerminating}, nil
+	case errors.Is(err, errStale) || apierrors.IsConflict(err):
+		log.V(1).Info("Decided on an old state, deciding again", "cause", err.Error())
+		return ctrl.Result{RequeueAfter: afterConflict}, nil
+	case apierrors.IsNotFound(err):
+		return ctrl.Result{}, nil // the Task went meanwhile
+	case err != nil:
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: r.until(plan.WakeAt)}, nil
+}
+
+// until is the wait for a wake-up; zero, which means none, only where there is none.
+func (r *Reconciler) until(at time.Time) time.Duration {
+	if at.IsZero() {
+		return 0
+	}
+	return max(at.Sub(r.Clock.Now()), time.Millisecond)
+}

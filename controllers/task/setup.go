@@ -1,0 +1,211 @@
+package task
+
+import (
+	"context"
+	"reflect"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+// indexTaskUID finds Jobs by the UID of the Task that controls them, pods by the label with it, and a Task by its own.
+const indexTaskUID = "taskUID"
+
+// DefaultConcurrency is how many Tasks are reconciled at once; a pass mostly waits for the API server.
+const DefaultConcurrency = 16
+
+// endingPriority puts a worker's end before all that begins: a slot is freed and a result shown before new work starts.
+const endingPriority = 10
+
+// Options of the controller.
+type Options struct {
+	// Concurrency is how many Tasks are reconciled at once. Default DefaultConcurrency.
+	Concurrency int
+	// Clock is the source of the current time. Default: the machine's.
+	Clock clock.PassiveClock
+	// SkipNameValidation allows several controllers in one process, for tests.
+	SkipNameValidation bool
+}
+
+// CacheByObject says what the caches hold: of Jobs and pods only our own, and of these only what decisions need.
+func CacheByObject() map[client.Object]cache.ByObject {
+	exists, err := labels.NewRequirement(v1alpha1.LabelTaskUID, selection.Exists, nil)
+	if err != nil {
+		panic(err) // a constant
+	}
+	ours := labels.NewSelector().Add(*exists)
+	return map[client.Object]cache.ByObject{
+		&v1alpha1.Task{}: {Transform: cache.TransformStripManagedFields()},
+		&batchv1.Job{}:   {Label: ours, Transform: stripJob, UnsafeDisableDeepCopy: ptr.To(true)},
+		&corev1.Pod{}:    {Label: ours, Transform: stripPod, UnsafeDisableDeepCopy: ptr.To(true)},
+	}
+}
+
+func stripJob(obj any) (any, error) {
+	if job, ok := obj.(*batchv1.Job); ok {
+		job.ManagedFields, job.Annotations = nil, nil
+		job.Spec = batchv1.JobSpec{Suspend: job.Spec.Suspend}
+	}
+	return obj, nil
+}
+
+// stripPod keeps of a pod what factsOfPod reads.
+func stripPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	pod.ManagedFields, pod.Annotations = nil, nil
+	spec := corev1.PodSpec{
+		NodeName:                      pod.Spec.NodeName,
+		ActiveDeadlineSeconds:         pod.Spec.ActiveDeadlineSeconds,
+		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+	}
+	if len(pod.Spec.Containers) > 0 {
+		spec.Containers = []corev1.Container{{Name: pod.Spec.Containers[0].Name}}
+	}
+	pod.Spec = spec
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
+		for i := range statuses {
+			statuses[i] = corev1.ContainerStatus{Name: statuses[i].Name, State: statuses[i].State}
+		}
+	}
+	return pod, nil
+}
+
+// SetupWithManager registers the controller with the manager, whose cache must be built with CacheByObject.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o Options) error {
+	if r.Client == nil {
+		r.Client = mgr.GetClient()
+	}
+	if r.Live == nil {
+		r.Live = mgr.GetAPIReader()
+	}
+	if r.Recorder == nil {
+		r.Recorder = mgr.GetEventRecorder("taskwarden")
+	}
+	if r.Clock = o.Clock; r.Clock == nil {
+		r.Clock = clock.RealClock{}
+	}
+	if o.Concurrency <= 0 {
+		o.Concurrency = DefaultConcurrency
+	}
+	r.witness = newWitness()
+	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("task").
+		For(&v1alpha1.Task{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Owns(&batchv1.Job{}, builder.WithPredicates(jobChanged)).
+		Watches(&corev1.Pod{}, r.podHandler(mgr.GetCache())).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: o.Concurrency,
+			SkipNameValidation:      ptr.To(o.SkipNameValidation),
+		}).
+		Complete(r)
+}
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	byOwner := func(obj client.Object) []string {
+		if ref := metav1.GetControllerOf(obj); ref != nil && ref.Kind == "Task" && ref.APIVersion == v1alpha1.GroupVersion.String() {
+			return []string{string(ref.UID)}
+		}
+		return nil
+	}
+	byLabel := func(obj client.Object) []string { return []string{obj.GetLabels()[v1alpha1.LabelTaskUID]} }
+	byUID := func(obj client.Object) []string { return []string{string(obj.GetUID())} }
+	if err := indexer.IndexField(ctx, &batchv1.Job{}, indexTaskUID, byOwner); err != nil {
+		return err
+	}
+	if err := indexer.IndexField(ctx, &corev1.Pod{}, indexTaskUID, byLabel); err != nil {
+		return err
+	}
+	return indexer.IndexField(ctx, &v1alpha1.Task{}, indexTaskUID, byUID)
+}
+
+// jobChanged lets pass what a decision could see.
+var jobChanged = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return true },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*batchv1.Job)
+		after, ok2 := e.ObjectNew.(*batchv1.Job)
+		return !ok || !ok2 || *factsOfJob(before) != *factsOfJob(after)
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return true },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// podHandler wakes the Task of a pod, endings first.
+func (r *Reconciler) podHandler(tasks client.Reader) handler.EventHandler {
+	enqueue := func(ctx context.Context, obj client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			return
+		}
+		var found v1alpha1.TaskList
+		if err := tasks.List(ctx, &found, client.InNamespace(pod.Namespace),
+			client.MatchingFields{indexTaskUID: pod.Labels[v1alpha1.LabelTaskUID]}, client.UnsafeDisableDeepCopy); err != nil {
+			return // the cache has stopped, and the process with it
+		}
+		facts := factsOfPod(pod, "")
+		ended := facts.Exit != nil || !facts.MayRun
+		for i := range found.Items {
+			req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&found.Items[i])}
+			if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && ended {
+				pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
+				continue
+			}
+			q.Add(req)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.Object, q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			before, ok := e.ObjectOld.(*corev1.Pod)
+			after, ok2 := e.ObjectNew.(*corev1.Pod)
+			if ok && ok2 && reflect.DeepEqual(factsOfPod(before, ""), factsOfPod(after, "")) {
+				return
+			}
+			enqueue(ctx, e.ObjectNew, q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			if pod, ok := e.Object.(*corev1.Pod); ok && !e.DeleteStateUnknown {
+				r.witness.deleted(pod)
+			}
+			enqueue(ctx, e.Object, q)
+		},
+	}
+}
+
+// NewClient makes the manager's client: its reads from the caches show its own writes, so that a pass does not decide on a
+// state that an earlier pass has left. For several named namespaces controller-runtime cannot do that; there a conflict tells.
+func NewClient(namespaces int) client.NewClientFunc {
+	return func(cfg *rest.Config, o client.Options) (client.Client, error) {
+		if o.Cache != nil {
+			o.Cache.EnableReadYourWritesConsistency = ptr.To(namespaces <= 1)
+		}
+		return client.New(cfg, o)
+	}
+}

@@ -1,0 +1,130 @@
+package task
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+// Snapshot is all that a decision looks at.
+type Snapshot struct {
+	// Task as the API server stores it.
+	Task *v1alpha1.Task
+	// Now is the operator's clock at the beginning of the pass.
+	Now time.Time
+	// Workers are the Jobs and pods that belong to the Task, in the order of their attempts. That one which the status
+	// names as current is missing here only if a live read has proven it absent.
+	Workers []Worker
+	// PodCreateError is why the Job controller could not create the pod of the current attempt; empty where it could, or
+	// has had no time to.
+	PodCreateError string
+	// MountError is why the kubelet could not mount the volumes of the current attempt's pod.
+	MountError string
+	// NodeReady tells that the node of a vanished worker answers, so that its kubelet is believed to have stopped it.
+	NodeReady bool
+	// StopWitnessed tells of the current attempt's vanished pod that its containers were seen to have stopped.
+	StopWitnessed bool
+}
+
+// Worker is one attempt's Job and its pods.
+type Worker struct {
+	Attempt int32
+	Job     *JobFacts // nil: there is none
+	Pods    []PodFacts
+}
+
+// JobFacts are what the decisions need of a Job.
+type JobFacts struct {
+	Name       string
+	UID        types.UID
+	CreateTime time.Time
+	Deleting   bool
+	Complete   bool
+	Failed     bool
+	// Disrupted: its podFailurePolicy saw a pod with DisruptionTarget, evidence that outlives the pod.
+	Disrupted bool
+	// Message of its Failed condition.
+	Message string
+}
+
+// Finished tells whether the Job will make no more pods.
+func (j *JobFacts) Finished() bool { return j.Complete || j.Failed }
+
+// PodFacts are what the decisions need of a pod.
+type PodFacts struct {
+	Name       string
+	UID        types.UID
+	NodeName   string
+	CreateTime time.Time
+	StartTime  time.Time
+	Phase      corev1.PodPhase
+	// Reason and Message are the pod's own (Evicted, DeadlineExceeded, OutOfcpu, ...).
+	Reason, Message string
+	Deleting        bool
+	// StopAsked: activeDeadlineSeconds has been lowered to the stopping value.
+	StopAsked bool
+	Grace     time.Duration
+	// Disruption is set where the pod has condition DisruptionTarget.
+	Disruption *Disruption
+	// Unschedulable is the scheduler's text.
+	Unschedulable string
+	// RunningSince is when the worker container began to run; zero where it does not run.
+	RunningSince time.Time
+	// Exit of the worker container; nil where it has not ended.
+	Exit *Exit
+	// Waiting says why a container of the pod does not run yet.
+	Waiting Waiting
+	// OtherFailure describes another container (an init container, say) that failed before the worker could run.
+	OtherFailure string
+	// MayRun tells that a container of the pod runs, or may yet.
+	MayRun bool
+}
+
+// Disruption is the pod condition DisruptionTarget.
+type Disruption struct {
+	Reason, Message string
+	Time            time.Time
+}
+
+// Exit is how the worker container ended.
+type Exit struct {
+	Code                  int32
+	Reason, Message       string
+	StartTime, FinishTime time.Time
+}
+
+// Waiting is why a container does not run yet.
+type Waiting struct {
+	Reason, Message string
+}
+
+// MayRun tells whether a container of this attempt runs, or may yet.
+func (w *Worker) MayRun() bool {
+	if w == nil {
+		return false
+	}
+	for i := range w.Pods {
+		if w.Pods[i].MayRun {
+			return true
+		}
+	}
+	// A Job without a pod may get one at any moment, until it is gone.
+	return len(w.Pods) == 0 && w.Job != nil && !w.Job.Finished()
+}
+
+// Pod is the attempt's pod: the recorded one, else the oldest. A Job makes a second one only where somebody has taken the
+// first away.
+func (w *Worker) Pod(recorded types.UID) *PodFacts {
+	if w == nil {
+		return nil
+	}
+	for i := range w.Pods {
+		if recorded == "" || w.Pods[i].UID == recorded {
+			return &w.Pods[i]
+		}
+	}
+	return nil
+}

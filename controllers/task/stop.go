@@ -1,0 +1,86 @@
+package task
+
+import (
+	"time"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// stopSlack is added to a pod's grace before a stop by deadline is believed not to have worked: the kubelet's own
+// housekeeping runs every 10 seconds.
+const stopSlack = 15 * time.Second
+
+// stop asks for a worker to be stopped, in the way that keeps most evidence; since is when the first such order was given.
+func (d *decision) stop(w *Worker, since time.Time) {
+	if w == nil {
+		return
+	}
+	onNode := false
+	for i := range w.Pods {
+		pod := &w.Pods[i]
+		if !pod.MayRun || pod.NodeName == "" {
+			continue
+		}
+		onNode = true
+		overdue := since.Add(pod.Grace + stopSlack)
+		switch {
+		case !pod.StopAsked && !pod.Deleting:
+			d.order(StopByDeadline, pod.Name, pod.UID)
+			d.wake(overdue)
+		case pod.Deleting:
+			// nothing stronger is left, short of force, which would prove nothing
+		case lifecycle.Passed(overdue, d.now):
+			d.order(StopByDeletingPod, pod.Name, pod.UID)
+		default:
+			d.wake(overdue)
+		}
+	}
+	if !onNode && w.Job != nil && !w.Job.Deleting {
+		d.order(StopByDeletingJob, w.Job.Name, w.Job.UID)
+	}
+	if !onNode && w.Job == nil {
+		// Orphans that no kubelet has: they go by deletion only.
+		for i := range w.Pods {
+			if pod := &w.Pods[i]; pod.MayRun && !pod.Deleting {
+				d.order(StopByDeletingPod, pod.Name, pod.UID)
+			}
+		}
+	}
+}
+
+// stopLeftovers stops the workers of ended attempts that outstay their grace, and of attempts that nobody knows.
+func (d *decision) stopLeftovers() {
+	for i := range d.Workers {
+		w := &d.Workers[i]
+		if !w.MayRun() || d.hasWorker() && w.Attempt == d.task.Status.Attempt || d.plan.Create && w.Attempt == d.task.Status.Attempt {
+			continue
+		}
+		due := d.leftoverDeadline(w)
+		if lifecycle.Passed(due, d.now) {
+			d.stop(w, due)
+			continue
+		}
+		d.wake(due)
+	}
+}
+
+// leftoverDeadline is when the pod of an ended attempt must be gone by itself.
+func (d *decision) leftoverDeadline(w *Worker) time.Time {
+	if a := attempt(d.task, w.Attempt); a != nil && a.FinishTime != nil {
+		if a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil {
+			return lifecycle.FinishGraceEnd(d.task, a.FinishTime.Time)
+		}
+		return a.FinishTime.Time
+	}
+	return d.now
+}
+
+func attempt(t *v1alpha1.Task, number int32) *v1alpha1.AttemptStatus {
+	for i := range t.Status.Attempts {
+		if t.Status.Attempts[i].Number == number {
+			return &t.Status.Attempts[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package task
+
+import (
+	"strings"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+// kubeletReasons maps what the kubelet says of a container that does not run to our reasons.
+var kubeletReasons = map[string]string{
+	"ErrImagePull":               v1alpha1.ReasonImagePullFailed,
+	"ImagePullBackOff":           v1alpha1.ReasonImagePullFailed,
+	"ErrImageNeverPull":          v1alpha1.ReasonImagePullFailed,
+	"ImageInspectError":          v1alpha1.ReasonImagePullFailed,
+	"RegistryUnavailable":        v1alpha1.ReasonImagePullFailed,
+	"SignatureValidationFailed":  v1alpha1.ReasonImagePullFailed,
+	"InvalidImageName":           v1alpha1.ReasonInvalidImageName,
+	"CreateContainerConfigError": v1alpha1.ReasonConfigError,
+	"CreateContainerError":       v1alpha1.ReasonConfigError,
+	"PreCreateHookError":         v1alpha1.ReasonConfigError,
+	"PreStartHookError":          v1alpha1.ReasonConfigError,
+	"RunContainerError":          v1alpha1.ReasonStartError,
+}
+
+// sticky are the reasons that stay while nothing better is known: between two tries the kubelet says nothing of the last.
+var sticky = map[string]bool{
+	v1alpha1.ReasonImagePullFailed:  true,
+	v1alpha1.ReasonInvalidImageName: true,
+	v1alpha1.ReasonConfigError:      true,
+	v1alpha1.ReasonMountFailed:      true,
+	v1alpha1.ReasonStartError:       true,
+}
+
+// waitingFor says what the current attempt's worker waits for.
+func waitingFor(s *Snapshot, w *Worker) (reason, message string) {
+	status := &s.Task.Status
+	switch pod := w.Pod(""); {
+	case pod == nil && s.PodCreateError != "":
+		return podCreateReason(s.PodCreateError), s.PodCreateError
+	case pod == nil:
+		return v1alpha1.ReasonWaitingForWorker, "The worker Job has no pod yet"
+	case pod.Unschedulable != "" && pod.NodeName == "":
+		return v1alpha1.ReasonUnschedulable, pod.Unschedulable
+	case kubeletReasons[pod.Waiting.Reason] != "":
+		message = pod.Waiting.Message
+		if message == "" {
+			message = pod.Waiting.Reason
+		}
+		return kubeletReasons[pod.Waiting.Reason], message
+	case s.MountError != "":
+		return v1alpha1.ReasonMountFailed, s.MountError
+	case sticky[status.Reason] && pod.NodeName != "":
+		return status.Reason, status.Message
+	}
+	return v1alpha1.ReasonWaitingForWorker, "The worker's pod does not run yet"
+}
+
+// podCreateReason reads the text of a FailedCreate Event. It is the one place where text decides: the API server's refusal
+// of a pod reaches us only as the Job controller's Event, which has no field for its cause.
+func podCreateReason(text string) string {
+	switch {
+	case strings.Contains(text, "exceeded quota"):
+		return v1alpha1.ReasonQuotaExceeded
+	case strings.Contains(text, "is forbidden"):
+		return v1alpha1.ReasonAdmissionDenied
+	}
+	return v1alpha1.ReasonPodCreateFailed
+}
