@@ -56,7 +56,7 @@ func main() {
 // runKubectl does what kubectl's own main does: verbosity is set before the command is
 // built, because building it already reads configuration and looks for plugins.
 func runKubectl() {
-	_ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) // a bad value is reported by the flag parser later
+	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) // a bad value is reported by the flag parser later
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err)
 	}
