@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,7 +94,7 @@ func pod(containers ...podSpec) podSpec {
 }
 
 func TestRealNode(t *testing.T) {
-	before := machineState(t)
+	before := machineState(t, "hack-test")
 	c := startCluster(t, upOptions{name: "hack-test", mode: modeKubelet})
 	loadTestImage(t, c)
 
@@ -211,8 +212,16 @@ func TestRealNode(t *testing.T) {
 	if err := c.remove(t.Context(), newProgress(), false); err != nil {
 		t.Fatal(err)
 	}
-	if after := machineState(t); after != before {
-		t.Errorf("the machine is not as it was found.\nbefore:\n%s\nafter:\n%s", before, after)
+	after := machineState(t, "hack-test")
+	for _, line := range after {
+		if !slices.Contains(before, line) {
+			t.Errorf("left on the machine: %s", line)
+		}
+	}
+	for _, line := range before {
+		if !slices.Contains(after, line) {
+			t.Errorf("gone from the machine: %s", line)
+		}
 	}
 }
 
@@ -303,20 +312,23 @@ func loadTestImage(t *testing.T, c *cluster) {
 	}
 }
 
-// machineState is everything a node could leave behind outside of its folder.
-func machineState(t *testing.T) string {
+// machineState is everything a node could leave behind outside of its folder. Other
+// clusters may run meanwhile, so what is theirs by its name does not count.
+func machineState(t *testing.T, name string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", `
 cut -d' ' -f2,3 /proc/mounts
-ip -o link | cut -d: -f2
-ip route
+ip -o link | cut -d: -f2 | grep -v twc
 nft list tables 2>/dev/null
-find /sys/fs/cgroup -type d -name '*taskwarden*'
-find /run /var/lib /var/log -maxdepth 1 | sort
-pgrep -af 'containerd|kubelet|kube-|etcd|pause' | grep -v pgrep || true
-`).CombinedOutput()
+find /run /var/lib /var/log -maxdepth 1
+find /sys/fs/cgroup -type d -path "*taskwarden-$1-[0-9]*"
+grep -l "taskwarden-$1-[0-9]" /proc/[0-9]*/cgroup 2>/dev/null
+pgrep -af "clusters/$1/|--cluster $1\$" | grep -v pgrep
+true`, "sh", name).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	return string(out)
+	lines := strings.Split(string(out), "\n")
+	slices.Sort(lines)
+	return lines
 }

@@ -30,7 +30,7 @@ func reserveSlot(dir, clusterDir string, free func(slot int) error) (int, error)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return 0, err
 	}
-	_ = os.Chmod(dir, 0o1777) // shared by users like the temporary folder itself; fails for all but its owner
+	_ = os.Chmod(dir, 0o777|os.ModeSticky) // shared by users like the temporary folder itself; fails for all but its owner
 	var last error
 	for slot := range slots {
 		file := filepath.Join(dir, strconv.Itoa(slot))
