@@ -51,10 +51,8 @@ func (d *decision) disrupted(w *Worker) *ending {
 		return nil
 	}
 	if pod.Disruption == nil {
-		if pod.Exit != nil && pod.Exit.Reason == "ContainerStatusUnknown" {
-			e := fail(v1alpha1.ReasonWorkerLost, pod.Exit.Message)
-			e.withExit(pod.Exit)
-			return e
+		if pod.ExitUnknown != "" && pod.Reason != "DeadlineExceeded" {
+			return fail(v1alpha1.ReasonWorkerLost, pod.ExitUnknown)
 		}
 		return nil
 	}

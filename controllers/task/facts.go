@@ -94,7 +94,9 @@ func readContainers(f *PodFacts, pod *corev1.Pod, workerContainer string) {
 		if s.State.Running != nil {
 			f.RunningSince = s.State.Running.StartedAt.Time
 		}
-		if t := s.State.Terminated; t != nil {
+		if t := s.State.Terminated; t != nil && t.Reason == "ContainerStatusUnknown" {
+			f.ExitUnknown = t.Message
+		} else if t != nil {
 			f.Exit = &Exit{
 				Code: t.ExitCode, Reason: t.Reason, Message: t.Message,
 				StartTime: t.StartedAt.Time, FinishTime: t.FinishedAt.Time,

@@ -75,6 +75,9 @@ type PodFacts struct {
 	RunningSince time.Time
 	// Exit of the worker container; nil where it has not ended.
 	Exit *Exit
+	// ExitUnknown is the kubelet's text where it has lost track of the worker container: the exit that it then reports (137,
+	// ContainerStatusUnknown) is made up, and says nothing of the worker.
+	ExitUnknown string
 	// Waiting says why a container of the pod does not run yet.
 	Waiting Waiting
 	// OtherFailure describes another container (an init container, say) that failed before the worker could run.
