@@ -22,41 +22,40 @@ func addStateLaw(root *schema) error {
 		FieldPath: ".status.state",
 	})
 	return edit(root, []string{"status", "state"}, func(s *schema) error {
-		addRules(s, stateLaw())
+		addRules(s, stateLaw()...)
 		return nil
 	})
 }
 
-func stateLaw() apiextensionsv1.ValidationRule {
+// stateLaw has one rule for each state that may be stored, so that a refusal says what is allowed instead.
+func stateLaw() []apiextensionsv1.ValidationRule {
 	next := lifecycle.AllowedNext()
-	stored := append([]v1alpha1.State{""}, lifecycle.States...)
-	var allowed, texts []string
-	for _, from := range stored {
-		var to []string
-		for _, s := range next[from] {
-			to = append(to, quote(string(s)))
+	rules := []apiextensionsv1.ValidationRule{
+		stateRule(fmt.Sprintf("oldSelf.hasValue() || self in %s", list(next[""])), "the first state is "+join(next[""])),
+	}
+	for _, from := range lifecycle.States {
+		message := fmt.Sprintf("%s may only be followed by %s", from, join(next[from]))
+		if len(next[from]) == 0 {
+			message = fmt.Sprintf("%s is final", from)
 		}
-		allowed = append(allowed, fmt.Sprintf("%s: [%s]", quote(string(from)), strings.Join(to, ", ")))
-		texts = append(texts, fmt.Sprintf("%s: %s", quote(string(from)), quote(lawText(from, next[from]))))
+		rules = append(rules, stateRule(fmt.Sprintf("oldSelf.orValue('') != '%s' || self in %s",
+			from, list(append([]v1alpha1.State{from}, next[from]...))), message))
 	}
-	return apiextensionsv1.ValidationRule{
-		Rule: fmt.Sprintf("(oldSelf.hasValue() && self == oldSelf.value()) || self in {%s}[oldSelf.orValue('')]",
-			strings.Join(allowed, ", ")),
-		Message:           "this change of state is not in the table of docs/states.md",
-		MessageExpression: fmt.Sprintf("{%s}[oldSelf.orValue('')]", strings.Join(texts, ", ")),
-		OptionalOldSelf:   ptr.To(true),
-	}
+	return append(rules, stateRule(fmt.Sprintf("!oldSelf.hasValue() || self == oldSelf.value() || oldSelf.value() in %s",
+		list(lifecycle.States)), "the stored state is not known to this version"))
 }
 
-// lawText says what may follow a stored state.
-func lawText(from v1alpha1.State, to []v1alpha1.State) string {
-	switch {
-	case from == "":
-		return "the first state is " + join(to)
-	case len(to) == 0:
-		return fmt.Sprintf("%s is final", from)
+func stateRule(rule, message string) apiextensionsv1.ValidationRule {
+	return apiextensionsv1.ValidationRule{Rule: rule, Message: message, OptionalOldSelf: ptr.To(true)}
+}
+
+// list writes states as a CEL list.
+func list(states []v1alpha1.State) string {
+	var quoted []string
+	for _, s := range states {
+		quoted = append(quoted, "'"+string(s)+"'")
 	}
-	return fmt.Sprintf("%s may only be followed by %s", from, join(to))
+	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 // join writes a list of states for people.
@@ -74,6 +73,3 @@ func join(states []v1alpha1.State) string {
 	}
 	return b.String()
 }
-
-// quote makes a CEL string of a text without quotes.
-func quote(text string) string { return "'" + text + "'" }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,9 +23,12 @@ const (
 	ActorUser       = "user"
 )
 
-// Accept brings a Task without a state to Pending, its first attempt ahead.
+// Accept brings a Task without a state to Pending, its first attempt ahead. One that has a state it leaves alone.
 func Accept(t *v1alpha1.Task, now time.Time) {
 	s := &t.Status
+	if s.State != "" {
+		return
+	}
 	s.Attempt = 1
 	s.RunStartTime = ptr.To(metav1.NewMicroTime(t.CreationTimestamp.Time))
 	record(t, "", First, "", ActorController, now)
@@ -64,9 +68,13 @@ func again(t *v1alpha1.Task, f Facts, actor string, now time.Time) error {
 	return nil
 }
 
-// Begin opens the current attempt: its Job is about to be, or has been, created.
+// Begin opens the current attempt: its Job is about to be, or has been, created. One that is open already it leaves alone,
+// so that the start timeout counts from the first try.
 func Begin(t *v1alpha1.Task, jobName string, now time.Time) {
 	s := &t.Status
+	if currentAttempt(t) != nil {
+		return
+	}
 	s.Worker = &v1alpha1.WorkerStatus{JobName: jobName, CreateTime: ptr.To(metav1.NewMicroTime(now))}
 	s.Attempts = append(s.Attempts, v1alpha1.AttemptStatus{Number: s.Attempt, JobName: jobName})
 	if extra := len(s.Attempts) - v1alpha1.MaxAttempts; extra > 0 {
@@ -137,14 +145,20 @@ func End(t *v1alpha1.Task, e Ending, f Facts, now time.Time) (Verdict, error) {
 	}
 	attempt := s.Attempt
 	if a := currentAttempt(t); a != nil && a.Outcome == "" {
-		closeAttempt(t, a, e, verdict, now)
+		closeAttempt(a, e, verdict, now)
+		charge(t, e.Event, verdict)
+	} else if a == nil && to == v1alpha1.StateRetrying {
+		// Without a Job there is nothing to close, but what is tried again is paid for: else it would go on for ever.
+		charge(t, e.Event, verdict)
 	}
 	record(t, e.Event, to, e.Reason, actorOf(e.Event), now)
 	s.Reason, s.Message = e.Reason, Truncate(e.Message)
 	s.NextRetryTime = nil
 	switch {
 	case Terminal(to):
-		s.CompletionTime = ptr.To(metav1.NewMicroTime(notBefore(now, s.StartTime)))
+		// The operator's clock may be behind those that set the other times.
+		finished := notBefore(notBefore(now, ptr.To(metav1.NewMicroTime(t.CreationTimestamp.Time))), s.StartTime)
+		s.CompletionTime = ptr.To(metav1.NewMicroTime(finished))
 		s.Result = e.Result
 	case to == v1alpha1.StateRetrying:
 		s.Resources = mergeResources(s.Resources, verdict.Resources)
@@ -170,7 +184,7 @@ func nextRetry(t *v1alpha1.Task, reason string, attempt int32, now time.Time) *m
 	return ptr.To(metav1.NewMicroTime(at))
 }
 
-func closeAttempt(t *v1alpha1.Task, a *v1alpha1.AttemptStatus, e Ending, v Verdict, now time.Time) {
+func closeAttempt(a *v1alpha1.AttemptStatus, e Ending, v Verdict, now time.Time) {
 	finish := e.FinishTime
 	if finish.IsZero() {
 		finish = now
@@ -180,11 +194,17 @@ func closeAttempt(t *v1alpha1.Task, a *v1alpha1.AttemptStatus, e Ending, v Verdi
 	a.ExitCode = e.ExitCode
 	if e.Event == Fail || e.Event == Timeout {
 		a.Charged = ptr.To(v.Charged)
-		if v.Charged {
-			t.Status.Charged++
-		} else {
-			t.Status.Uncharged++
-		}
+	}
+}
+
+// charge counts an attempt that failed or timed out.
+func charge(t *v1alpha1.Task, e Event, v Verdict) {
+	switch {
+	case e != Fail && e != Timeout:
+	case v.Charged:
+		t.Status.Charged++
+	default:
+		t.Status.Uncharged++
 	}
 }
 
@@ -261,7 +281,7 @@ func Truncate(message string) string {
 		if r == '\n' || r == '\t' {
 			return r
 		}
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) {
 			return -1
 		}
 		return r

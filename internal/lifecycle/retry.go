@@ -97,7 +97,7 @@ func BackoffWait(b *v1alpha1.Backoff, n int32, seed string) time.Duration {
 	if b == nil {
 		b = &v1alpha1.Backoff{}
 	}
-	initial := float64(ptr.Deref(b.InitialSeconds, DefaultBackoffInitialSeconds))
+	initial := float64(max(1, ptr.Deref(b.InitialSeconds, DefaultBackoffInitialSeconds)))
 	limit := float64(max(1, ptr.Deref(b.MaxSeconds, DefaultBackoffMaxSeconds)))
 	factor, err := strconv.ParseFloat(b.Factor, 64)
 	if err != nil || math.IsNaN(factor) || factor < 1 {
