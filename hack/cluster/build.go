@@ -101,20 +101,49 @@ func ensureBuilt(ctx context.Context, p *progress, withKwok bool) (binaries, err
 	if err := os.MkdirAll(bin.dir, 0o755); err != nil {
 		return binaries{}, err
 	}
+	var missing []program
+	for _, prog := range programs() {
+		if prog.name == "kwok" && !withKwok {
+			continue
+		}
+		built, err := isBuilt(source, bin, prog)
+		if err != nil {
+			return binaries{}, err
+		}
+		if !built {
+			missing = append(missing, prog)
+		}
+	}
+	if len(missing) == 0 {
+		return bin, nil // without waiting for somebody else's build of something else
+	}
 	unlock, err := lockFile(ctx, p, filepath.Join(cache, "build.lock"), "another build")
 	if err != nil {
 		return binaries{}, err
 	}
 	defer unlock()
-	for _, prog := range programs() {
-		if prog.name == "kwok" && !withKwok {
-			continue
-		}
+	for _, prog := range missing {
 		if err := buildProgram(ctx, p, source, bin, prog); err != nil {
 			return binaries{}, fmt.Errorf("building %s: %w", prog.name, err)
 		}
 	}
 	return bin, nil
+}
+
+func (b binaries) stamp(prog program) string { return b.path("." + prog.name + ".key") }
+
+// isBuilt tells whether the cache has the program as today's sources would make it.
+func isBuilt(source string, bin binaries, prog program) (bool, error) {
+	key, err := programKey(source, prog)
+	if err != nil {
+		return false, err
+	}
+	old, err := os.ReadFile(bin.stamp(prog))
+	if err != nil || string(old) != key {
+		return false, nil //nolint:nilerr // not readable means not built
+	}
+	_, err = os.Stat(bin.path(prog.name))
+	return err == nil, nil
 }
 
 // buildFlags leave debug information out at the compiler already: that makes the cold
@@ -141,15 +170,13 @@ func programKey(source string, prog program) (string, error) {
 }
 
 func buildProgram(ctx context.Context, p *progress, source string, bin binaries, prog program) error {
+	// Once more, because it may have been built while we waited for the lock.
+	if built, err := isBuilt(source, bin, prog); built || err != nil {
+		return err
+	}
 	key, err := programKey(source, prog)
 	if err != nil {
 		return err
-	}
-	stamp := bin.path("." + prog.name + ".key")
-	if old, err := os.ReadFile(stamp); err == nil && string(old) == key {
-		if _, err := os.Stat(bin.path(prog.name)); err == nil {
-			return nil
-		}
 	}
 	started := time.Now()
 	p.say("building %s (once per version; later runs find it in the cache)", prog.name)
@@ -163,7 +190,7 @@ func buildProgram(ctx context.Context, p *progress, source string, bin binaries,
 		}
 	}
 	p.say("built %s in %s", prog.name, time.Since(started).Round(time.Second))
-	return os.WriteFile(stamp, []byte(key), 0o644)
+	return os.WriteFile(bin.stamp(prog), []byte(key), 0o644)
 }
 
 // goBuild compiles into a temporary name first: a cluster may be running the old binary,
