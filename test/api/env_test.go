@@ -1,0 +1,28 @@
+// Package api tests the operator against a real API server. See package testenv for how.
+package api
+
+import (
+	"context"
+	"testing"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/taskwarden/taskwarden/controllers/task"
+	"github.com/taskwarden/taskwarden/test/testenv"
+)
+
+// newEnv is the world of a test, with the operator in it.
+func newEnv(t *testing.T, opts ...testenv.Option) *testenv.Env {
+	t.Helper()
+	return testenv.New(t, append([]testenv.Option{
+		testenv.WithController(setup),
+		testenv.WithManager(func(o *ctrl.Options) {
+			o.Cache.ByObject = task.CacheByObject()
+			o.NewClient = task.NewClient(1)
+		}),
+	}, opts...)...)
+}
+
+func setup(ctx context.Context, mgr ctrl.Manager, env *testenv.Env) error {
+	return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{Clock: env.Clock, SkipNameValidation: true})
+}
