@@ -13,6 +13,10 @@ BIN := $(ROOT)/bin
 # Images and the leftovers of runs.
 RUN := $(ROOT)/.run
 
+# One set of compiler settings for everything, so that programs, images, tests and the linter share one build cache.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+
 # The operator's image. `make deploy IMG=registry.example.com/taskwarden:v1` puts another one into the manifests.
 IMG ?= taskwarden.dev/taskwarden:dev
 # The image of the workers in examples/ and in the tests.
@@ -51,7 +55,7 @@ help: ## Show this text.
 .PHONY: build
 build: ## Build the operator into bin/taskwarden.
 	@$(say) "building bin/taskwarden"
-	CGO_ENABLED=0 go build -trimpath -o $(BIN)/taskwarden ./cmd/taskwarden
+	go build -o $(BIN)/taskwarden ./cmd/taskwarden
 
 .PHONY: images
 images: $(BIN)/cluster ## Build the images of the operator and of the example workers as tar files, without Docker.
@@ -134,7 +138,7 @@ lint: $(BIN)/golangci-lint ## Run golangci-lint with kube-api-linter in every mo
 ##@ Tests
 
 .PHONY: test
-test: test-unit test-api test-e2e ## Run all tests, with all their set-up.
+test: test-unit test-api test-e2e test-cluster ## Run all tests, with all their set-up.
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster, in every module.
@@ -161,6 +165,11 @@ test-e2e: images ## Run the tests against a real cluster with real containers (r
 		export TASKWARDEN_E2E_KUBECONFIG=$$CLUSTER_KUBECONFIG TASKWARDEN_E2E_AUDIT_LOG=$$CLUSTER_AUDIT_LOG
 		go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...'
 
+.PHONY: test-cluster
+test-cluster: ## Run the tests of the local cluster itself, which start clusters of their own (root on Debian).
+	@$(say) "tests of the local cluster"
+	go -C hack/cluster test -tags cluster -count=1 -timeout 30m $(GOTESTFLAGS) .
+
 .PHONY: bench
 bench: $(BIN)/cluster ## Compare Tasks with plain Jobs on simulated nodes; prints one JSON line for each figure.
 	@$(say) "building the local cluster with simulated nodes"
@@ -171,12 +180,12 @@ bench: $(BIN)/cluster ## Compare Tasks with plain Jobs on simulated nodes; print
 ##@ See it run
 
 .PHONY: demo
-demo: $(BIN)/cluster ## Show sample Tasks from start to end. CLUSTER=local (default), current or kind.
-	@CLUSTER=$(CLUSTER) TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./hack/demo $(DEMO_ARGS)
+demo: images ## Show sample Tasks from start to end. CLUSTER=local (default), current or kind.
+	@CLUSTER=$(CLUSTER) IMG=$(IMG) LOCAL_CLUSTER=$(LOCAL_CLUSTER) TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./hack/demo $(DEMO_ARGS)
 
 .PHONY: demo-down
 demo-down: $(BIN)/cluster ## Take away what `make demo` has left.
-	@CLUSTER=$(CLUSTER) TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./hack/demo --down
+	@CLUSTER=$(CLUSTER) LOCAL_CLUSTER=$(LOCAL_CLUSTER) TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./hack/demo --down
 
 .PHONY: cluster-up
 cluster-up: $(BIN)/cluster $(BIN)/kubectl ## Bring the local cluster up, and print how to talk to it.

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// cluster is where the demo runs.
+type cluster struct {
+	kind       string // local, current or kind
+	name       string
+	tool       string // the program that runs local clusters
+	kubectl    string
+	kubeconfig string // empty: as kubectl finds it
+	reloaded   bool
+}
+
+func newCluster(kind string) (*cluster, error) {
+	c := &cluster{kind: kind, kubectl: "kubectl", tool: os.Getenv("TASKWARDEN_CLUSTER_BIN"), name: os.Getenv("LOCAL_CLUSTER")}
+	if c.name == "" {
+		c.name = "taskwarden"
+	}
+	switch kind {
+	case "", "local":
+		c.kind = "local"
+		if c.tool == "" {
+			return nil, fmt.Errorf("TASKWARDEN_CLUSTER_BIN is not set; run this as `make demo`")
+		}
+	case "current", "kind":
+		if _, err := exec.LookPath("kubectl"); err != nil {
+			return nil, fmt.Errorf("CLUSTER=%s needs kubectl: %w", kind, err)
+		}
+	default:
+		return nil, fmt.Errorf("CLUSTER=%s is not known; it is local, current or kind", kind)
+	}
+	return c, nil
+}
+
+// prepare brings the cluster up and the images into it.
+func (c *cluster) prepare(ctx context.Context) error {
+	images := []string{".run/images/taskwarden.tar", ".run/images/imaging.tar"}
+	switch c.kind {
+	case "kind":
+		say("loading the images into the kind cluster")
+		c.reloaded = true
+		for _, image := range images {
+			if err := c.run(ctx, "kind", "load", "image-archive", image); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "current":
+		say("using the cluster that kubectl talks to; its nodes must be able to pull %s and the image of the samples", c.image())
+		return nil
+	}
+	say("bringing the local cluster %s up (the very first time builds Kubernetes, 10 to 20 minutes on 2 cores)", c.name)
+	if err := c.run(ctx, c.tool, "up", "--name", c.name); err != nil {
+		return err
+	}
+	if err := c.readEnv(ctx); err != nil {
+		return err
+	}
+	say("loading the images")
+	c.reloaded = true
+	return c.run(ctx, append([]string{c.tool, "load-image", "--name", c.name}, images...)...)
+}
+
+// readEnv learns from the local cluster how to talk to it.
+func (c *cluster) readEnv(ctx context.Context) error {
+	out, err := c.output(ctx, c.tool, "env", "--name", c.name)
+	if err != nil {
+		return err
+	}
+	scan := bufio.NewScanner(strings.NewReader(out))
+	for scan.Scan() {
+		switch key, value, _ := strings.Cut(scan.Text(), "="); key {
+		case "KUBECONFIG":
+			c.kubeconfig = value
+		case "KUBECTL":
+			c.kubectl = value
+		}
+	}
+	return scan.Err()
+}
+
+// remove takes away what the demo has left: the whole local cluster, else what it has put into the user's own.
+func (c *cluster) remove(ctx context.Context) error {
+	if c.kind == "local" {
+		return c.run(ctx, c.tool, "down", "--name", c.name)
+	}
+	// Tasks first, while the operator is there to say goodbye; nothing would block without it.
+	for _, args := range [][]string{
+		{"delete", "namespace", demoNamespace, "--ignore-not-found"},
+		{"delete", "--ignore-not-found", "-k", "config/default"},
+	} {
+		if err := c.run(ctx, append([]string{c.kubectl}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cluster) image() string {
+	if image := os.Getenv("IMG"); image != "" {
+		return image
+	}
+	return operatorImage
+}
+
+func (c *cluster) withImage(manifests string) string {
+	return strings.ReplaceAll(manifests, operatorImage, c.image())
+}
+
+func (c *cluster) command(ctx context.Context, argv ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = os.Environ()
+	if c.kubeconfig != "" {
+		cmd.Env = append(cmd.Env, "KUBECONFIG="+c.kubeconfig)
+	}
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// run shows what the command prints.
+func (c *cluster) run(ctx context.Context, argv ...string) error {
+	cmd := c.command(ctx, argv...)
+	cmd.Stdout = os.Stdout
+	return describe(cmd.Run(), argv)
+}
+
+func (c *cluster) input(ctx context.Context, stdin string, argv ...string) error {
+	cmd := c.command(ctx, argv...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	err := cmd.Run()
+	for line := range strings.Lines(out.String()) {
+		if !strings.HasSuffix(strings.TrimSpace(line), "unchanged") {
+			fmt.Print("         ", line)
+		}
+	}
+	return describe(err, argv)
+}
+
+func (c *cluster) output(ctx context.Context, argv ...string) (string, error) {
+	out, err := c.command(ctx, argv...).Output()
+	return string(out), describe(err, argv)
+}
+
+func describe(err error, argv []string) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+	}
+	return nil
+}
+
+func (c *cluster) nextSteps() {
+	kubectl := c.kubectl
+	if c.kind == "local" {
+		fmt.Printf("\nTo look around:\n  export KUBECONFIG=%s\n", c.kubeconfig)
+	} else {
+		fmt.Println("\nTo look around:")
+	}
+	for _, line := range []string{
+		"get tasks.taskwarden.dev -o wide",
+		"describe tasks.taskwarden.dev retries-used-up",
+		"get tasks.taskwarden.dev succeeds -o yaml",
+		"annotate tasks.taskwarden.dev retries-used-up taskwarden.dev/retry-requested-at=now",
+		"logs job/succeeds-1",
+	} {
+		fmt.Printf("  %s -n %s %s\n", kubectl, demoNamespace, line)
+	}
+	fmt.Println("When you have seen enough: make demo-down")
+}

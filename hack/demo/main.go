@@ -1,0 +1,90 @@
+// Command demo shows Taskwarden at work: it brings a cluster up, installs the operator, applies one sample Task for each
+// outcome, shows their lines live until they have ended, and fails unless each ended as its manifest says that it should.
+//
+// `make demo` runs it. CLUSTER chooses where: local (a cluster of its own), current (the one that kubectl talks to) or kind.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+const (
+	operatorNamespace = "taskwarden-system"
+	operatorImage     = "taskwarden.dev/taskwarden:dev"
+	demoNamespace     = "taskwarden-demo"
+	samples           = "examples/tasks"
+	// limit bounds the wait for the samples; the slowest takes some 20 seconds on an idle machine.
+	limit = 4 * time.Minute
+)
+
+var began = time.Now()
+
+// say prints a line of progress with the time since the start.
+func say(format string, args ...any) {
+	fmt.Printf("[%5.1fs] "+format+"\n", append([]any{time.Since(began).Seconds()}, args...)...)
+}
+
+func main() {
+	down := flag.Bool("down", false, "take away what the demo has left")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *down); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, down bool) error {
+	c, err := newCluster(os.Getenv("CLUSTER"))
+	if err != nil {
+		return err
+	}
+	if down {
+		return c.remove(ctx)
+	}
+	if err := c.prepare(ctx); err != nil {
+		return err
+	}
+	if err := install(ctx, c); err != nil {
+		return err
+	}
+	ended, err := watchSamples(ctx, c)
+	if err != nil {
+		return err
+	}
+	if err := report(ended); err != nil {
+		return err
+	}
+	c.nextSteps()
+	return nil
+}
+
+// install puts the operator into the cluster and waits until it is ready.
+func install(ctx context.Context, c *cluster) error {
+	say("installing the operator into namespace %s", operatorNamespace)
+	manifests, err := c.output(ctx, c.kubectl, "kustomize", "config/default")
+	if err != nil {
+		return err
+	}
+	if err := c.input(ctx, c.withImage(manifests), c.kubectl, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	if c.reloaded {
+		// The image keeps its name from one build to the next, so a running operator must be told to take the new one.
+		if err := c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "restart", "deployment/taskwarden-controller"); err != nil {
+			return err
+		}
+	}
+	if err := c.run(ctx, c.kubectl, "wait", "--for=condition=Established", "--timeout=60s", "crd/tasks.taskwarden.dev"); err != nil {
+		return err
+	}
+	return c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "status", "--timeout=120s", "deployment/taskwarden-controller")
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// Annotations in which a sample says how it should end, and in which state the demo should cancel it.
+const (
+	expectState    = "demo.taskwarden.dev/expect-state"
+	expectReason   = "demo.taskwarden.dev/expect-reason"
+	expectAttempts = "demo.taskwarden.dev/expect-attempts"
+	cancelWhen     = "demo.taskwarden.dev/cancel-when"
+)
+
+// watchSamples applies the samples into a fresh namespace, shows their lines as kubectl prints them, and returns them as they
+// ended.
+func watchSamples(ctx context.Context, c *cluster) ([]v1alpha1.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	api, err := newClient(c)
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := readSamples()
+	if err != nil {
+		return nil, err
+	}
+	if err := freshNamespace(ctx, api); err != nil {
+		return nil, err
+	}
+	say("watching: kubectl -n %s get tasks.taskwarden.dev -w", demoNamespace)
+	lines := c.command(ctx, c.kubectl, "-n", demoNamespace, "get", "tasks.taskwarden.dev", "-w")
+	lines.Stdout = os.Stdout
+	lines.Stderr = nil // says only that there is nothing yet
+	if err := lines.Start(); err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	defer func() {
+		_ = lines.Process.Signal(os.Interrupt)
+		_ = lines.Wait() // ended by us
+	}()
+	for i := range tasks {
+		if err := api.Create(ctx, &tasks[i]); err != nil {
+			return nil, fmt.Errorf("create Task %s: %w", tasks[i].Name, err)
+		}
+	}
+	return waitForEnds(ctx, api)
+}
+
+func newClient(c *cluster) (client.Client, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	if c.kubeconfig != "" {
+		rules.ExplicitPath = c.kubeconfig
+	}
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	return client.New(cfg, client.Options{Scheme: scheme})
+}
+
+func readSamples() ([]v1alpha1.Task, error) {
+	files, err := filepath.Glob(filepath.Join(samples, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("no samples in %s: %w", samples, err)
+	}
+	var tasks []v1alpha1.Task
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		var t v1alpha1.Task
+		if err := yaml.UnmarshalStrict(data, &t); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		t.Namespace = demoNamespace
+		tasks = append(tasks, t)
+	}
+	return tasks, nil
+}
+
+// freshNamespace makes the namespace of the samples, taking away that of an earlier run. It enforces the strictest Pod Security
+// Standard: the operator adds nothing to a worker that this would refuse.
+func freshNamespace(ctx context.Context, api client.Client) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: demoNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}
+	if err := api.Delete(ctx, ns.DeepCopy()); err == nil {
+		say("taking away the samples of an earlier run")
+	} else if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete namespace %s: %w", demoNamespace, err)
+	}
+	return wait.PollUntilContextCancel(ctx, 500*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := api.Create(ctx, ns.DeepCopy())
+		if apierrors.IsAlreadyExists(err) {
+			return false, nil // still on its way out
+		}
+		return err == nil, err
+	})
+}
+
+// waitForEnds waits until all samples have ended, and cancels those that want it.
+func waitForEnds(ctx context.Context, api client.Client) ([]v1alpha1.Task, error) {
+	var list v1alpha1.TaskList
+	err := wait.PollUntilContextCancel(ctx, 250*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		if err := api.List(ctx, &list, client.InNamespace(demoNamespace)); err != nil {
+			return false, err
+		}
+		all := true
+		for i := range list.Items {
+			t := &list.Items[i]
+			if when := t.Annotations[cancelWhen]; when != "" && string(t.Status.State) == when && t.Spec.Cancel == nil {
+				before := t.DeepCopy()
+				t.Spec.Cancel = ptr.To(true)
+				if err := api.Patch(ctx, t, client.MergeFrom(before)); err != nil {
+					return false, fmt.Errorf("cancel %s: %w", t.Name, err)
+				}
+				say("cancelled Task %s: kubectl patch ... '{\"spec\":{\"cancel\":true}}'", t.Name)
+			}
+			all = all && lifecycle.Terminal(t.Status.State)
+		}
+		return all, nil
+	})
+	if err != nil {
+		for i := range list.Items {
+			if t := &list.Items[i]; !lifecycle.Terminal(t.Status.State) {
+				say("Task %s has not ended: %s, %s: %s", t.Name, t.Status.State, t.Status.Reason, t.Status.Message)
+			}
+		}
+		return nil, fmt.Errorf("wait for the samples: %w", err)
+	}
+	return list.Items, nil
+}
+
+// report prints how each sample ended beside how it should have, and fails where the two differ.
+func report(tasks []v1alpha1.Task) error {
+	fmt.Printf("\n%-24s %-42s %-42s\n", "TASK", "SHOULD END", "ENDED")
+	wrong := 0
+	for i := range tasks {
+		t := &tasks[i]
+		want := outcome(t.Annotations[expectState], t.Annotations[expectReason], t.Annotations[expectAttempts])
+		got := outcome(string(t.Status.State), t.Status.Reason, strconv.Itoa(int(t.Status.Attempt)))
+		mark := "ok"
+		if want != got {
+			wrong++
+			mark = "WRONG: " + t.Status.Message
+		}
+		fmt.Printf("%-24s %-42s %-42s %s\n", t.Name, want, got, mark)
+	}
+	for i := range tasks {
+		if err := checkResult(&tasks[i]); err != nil {
+			wrong++
+			fmt.Printf("%-24s WRONG result: %v\n", tasks[i].Name, err)
+		}
+	}
+	if wrong > 0 {
+		return fmt.Errorf("%d samples did not end as their manifests say", wrong)
+	}
+	say("all %d samples ended as their manifests say", len(tasks))
+	return nil
+}
+
+func outcome(state, reason, attempts string) string {
+	return fmt.Sprintf("%s/%s after %s", state, reason, attempts)
+}
