@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 )
@@ -20,8 +22,10 @@ func (d *decision) idle() {
 		return
 	}
 	deadline := lifecycle.OverallDeadline(d.task)
-	d.wake(deadline)
-	busy, until := d.earlierMayRun()
+	if !lifecycle.Passed(deadline, d.now) {
+		d.wake(deadline)
+	}
+	busy, lost := d.earlierMayRun()
 	switch {
 	case d.cancelled():
 		if busy {
@@ -39,9 +43,8 @@ func (d *decision) idle() {
 		}, lifecycle.Facts{})
 	case d.suspended():
 		d.wait(v1alpha1.ReasonSuspended, "spec.suspend is set; no attempt starts")
-	case busy:
-		d.wait(v1alpha1.ReasonWaitingForPodTermination, "An earlier worker may still run; the next attempt waits for it")
-		d.wake(until)
+	case busy || lost && d.waitsForLost():
+		d.waitForEarlier()
 	case status.State == v1alpha1.StateRetrying && status.NextRetryTime == nil:
 		d.wait(status.Reason, "The next attempt would start after the overall deadline; the Task fails when that passes")
 	case status.State == v1alpha1.StateRetrying && d.now.Before(status.NextRetryTime.Time):
@@ -86,17 +89,62 @@ func (d *decision) wait(reason, message string) {
 	}
 }
 
-// earlierMayRun tells whether a container of an earlier attempt may still run, and when that is to be looked at again. A
-// worker that was taken for lost holds up only a Task that wants to wait for it.
-func (d *decision) earlierMayRun() (bool, time.Time) {
+// lostNodeWait spaces looks at the node of a lost worker, for a Task that waits until it is known to have stopped.
+const lostNodeWait = 30 * time.Second
+
+// earlierMayRun tells whether a container of an earlier attempt may still run: busy, where that is waited for; lost, where
+// workerLostTimeoutSeconds are over, which holds up only a Task that wants to wait.
+func (d *decision) earlierMayRun() (busy, lost bool) {
+	last := d.task.Status.Attempt
+	if d.task.Status.State == v1alpha1.StatePending {
+		last--
+	}
+	if isUnknown(d.task, v1alpha1.ConditionWorkerStopped) {
+		lost = !d.lostHasStopped(d.worker(last))
+	}
 	for i := range d.Workers {
 		w := &d.Workers[i]
-		lost := w.Attempt < d.task.Status.Attempt || isUnknown(d.task, v1alpha1.ConditionWorkerStopped)
-		if w.MayRun() && (!lost || d.waitsForLost()) {
-			return true, d.leftoverDeadline(w)
+		if w.Attempt > last && d.hasWorker() || !w.MayRun() {
+			continue
+		}
+		if w.Attempt > 0 && w.Attempt < last || isUnknown(d.task, v1alpha1.ConditionWorkerStopped) {
+			lost = true // before the last attempt began, or when it was closed
+			continue
+		}
+		lostAt := lifecycle.WorkerLostDeadline(d.task, d.leftoverDeadline(w))
+		if !lifecycle.Passed(lostAt, d.now) {
+			busy = true
+			d.wake(lostAt)
+			continue
+		}
+		lost = true
+		d.noteLost(w.Attempt, w.node())
+	}
+	return busy, lost
+}
+
+// lostHasStopped notes when a worker that was taken for lost is heard of again. A pod object that is gone proves nothing
+// until its node answers: then its kubelet has ended what the API server no longer knows.
+func (d *decision) lostHasStopped(w *Worker) bool {
+	switch {
+	case w.MayRun():
+		return false
+	case w == nil || len(w.Pods) == 0:
+		if !d.NodeReady {
+			if d.waitsForLost() {
+				d.wake(d.now.Add(lostNodeWait))
+			}
+			return false
 		}
 	}
-	return false, time.Time{}
+	setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, v1alpha1.ReasonWorkerLost,
+		"The worker that was taken for lost has stopped", d.now)
+	return true
+}
+
+// waitForEarlier waits for the worker of an earlier attempt; its pod is watched, and stopped when its time is over.
+func (d *decision) waitForEarlier() {
+	d.wait(v1alpha1.ReasonWaitingForPodTermination, "An earlier worker may still run; the next attempt waits for it")
 }
 
 func (d *decision) waitsForLost() bool {

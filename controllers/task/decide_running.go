@@ -58,6 +58,10 @@ func (d *decision) pending(w *Worker) {
 	d.wake(lifecycle.StartDeadline(d.task))
 	d.wake(lifecycle.OverallDeadline(d.task))
 	if status.Worker.JobUID == "" {
+		if busy, lost := d.earlierMayRun(); busy || lost && d.waitsForLost() {
+			d.waitForEarlier()
+			return
+		}
 		d.plan.Create = true // the outcome of the try sets reason and message
 		return
 	}
@@ -91,8 +95,8 @@ func (d *decision) close(w *Worker, e *ending) {
 	if pod := d.pod(w); pod != nil && d.task.Status.Worker != nil {
 		lifecycle.Seen(d.task, pod.reference())
 	}
-	if !w.MayRun() && isUnknown(d.task, v1alpha1.ConditionWorkerStopped) && !e.lost {
-		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, e.Reason, "The last worker has stopped", d.now)
+	if isUnknown(d.task, v1alpha1.ConditionWorkerStopped) && !e.lost {
+		removeCondition(d.task, v1alpha1.ConditionWorkerStopped) // it spoke of an earlier worker
 	}
 	d.end(e.Ending, lifecycle.Facts{WorkerStopped: true, DeadlinePassed: e.Reason == v1alpha1.ReasonOverallDeadlineExceeded})
 }
@@ -135,9 +139,7 @@ func (d *decision) stopping(w *Worker) {
 			fmt.Sprintf("The pod of attempt %d is gone, its node is ready, and its grace is over", status.Attempt), d.now)
 		d.close(w, e)
 	case lifecycle.Passed(lostAt, d.now):
-		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionUnknown, v1alpha1.ReasonWorkerLost,
-			fmt.Sprintf("The worker of attempt %d on node %q did not confirm that it stopped; it may still run",
-				status.Attempt, status.Worker.NodeName), d.now)
+		d.noteLost(status.Attempt, status.Worker.NodeName)
 		e.lost = true
 		d.close(w, e)
 	default:
@@ -145,6 +147,12 @@ func (d *decision) stopping(w *Worker) {
 		d.wake(lostAt)
 		d.stop(w, since)
 	}
+}
+
+// noteLost says that a worker is no longer waited for.
+func (d *decision) noteLost(attempt int32, node string) {
+	setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionUnknown, v1alpha1.ReasonWorkerLost,
+		fmt.Sprintf("The worker of attempt %d on node %q did not confirm that it stopped; it may still run", attempt, node), d.now)
 }
 
 // lostDeadline is when a stop no longer waits for proof. A vanished pod on a node that answers is believed after the pod's

@@ -167,10 +167,17 @@ func (b *belongings) workers(t *v1alpha1.Task) []Worker {
 // node of a vanished worker answers.
 func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 	status := &s.Task.Status
-	if status.Worker == nil || lifecycle.Terminal(status.State) || status.State == v1alpha1.StateRetrying {
+	if status.Worker == nil || lifecycle.Terminal(status.State) {
 		return nil
 	}
 	d := decision{Snapshot: *s, task: s.Task}
+	if status.State == v1alpha1.StateRetrying {
+		var err error
+		if d.waitsForLost() && isUnknown(s.Task, v1alpha1.ConditionWorkerStopped) {
+			s.NodeReady, err = r.nodeReady(ctx, status.Worker.NodeName)
+		}
+		return err
+	}
 	w := d.worker(status.Attempt)
 	pod := d.pod(w)
 	old := status.Worker.CreateTime != nil && s.Now.Sub(status.Worker.CreateTime.Time) >= podWait

@@ -1,6 +1,7 @@
 package task
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -56,7 +57,9 @@ type Stop struct {
 }
 
 func (d *decision) order(by StopBy, name string, uid types.UID) {
-	d.plan.Stop = append(d.plan.Stop, Stop{By: by, ObjectKey: ObjectKey{Name: name, UID: uid}})
+	if s := (Stop{By: by, ObjectKey: ObjectKey{Name: name, UID: uid}}); !slices.Contains(d.plan.Stop, s) {
+		d.plan.Stop = append(d.plan.Stop, s)
+	}
 }
 
 // wake asks for a pass at the given moment if it is still ahead.

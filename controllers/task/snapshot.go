@@ -118,6 +118,24 @@ func (w *Worker) MayRun() bool {
 	return len(w.Pods) == 0 && w.Job != nil && !w.Job.Finished()
 }
 
+// createTime is when the first object of the attempt was made.
+func (w *Worker) createTime() time.Time {
+	if w.Job != nil {
+		return w.Job.CreateTime
+	}
+	return w.Pods[0].CreateTime
+}
+
+// node is that of the attempt's pod.
+func (w *Worker) node() string {
+	for i := range w.Pods {
+		if w.Pods[i].NodeName != "" {
+			return w.Pods[i].NodeName
+		}
+	}
+	return ""
+}
+
 // Pod is the attempt's pod: the recorded one, else the oldest. A Job makes a second one only where somebody has taken the
 // first away.
 func (w *Worker) Pod(recorded types.UID) *PodFacts {

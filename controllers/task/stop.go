@@ -27,7 +27,7 @@ func (d *decision) stop(w *Worker, since time.Time) {
 		switch {
 		case !pod.StopAsked && !pod.Deleting:
 			d.order(StopByDeadline, pod.Name, pod.UID)
-			d.wake(overdue)
+			d.wake(later(overdue, d.now.Add(stopSlack)))
 		case pod.Deleting:
 			// nothing stronger is left, short of force, which would prove nothing
 		case lifecycle.Passed(overdue, d.now):
@@ -73,7 +73,14 @@ func (d *decision) leftoverDeadline(w *Worker) time.Time {
 		}
 		return a.FinishTime.Time
 	}
-	return d.now
+	return w.createTime()
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func attempt(t *v1alpha1.Task, number int32) *v1alpha1.AttemptStatus {
