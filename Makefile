@@ -210,6 +210,7 @@ deploy: ## Install the operator (image IMG) into the cluster that KUBECTL talks 
 		'    newName: $(call image_name,$(IMG))' \
 		'    $(call image_tag,$(IMG))' >$(RUN)/deploy/kustomization.yaml
 	$(KUBECTL) apply -k $(RUN)/deploy
+	$(KUBECTL) wait --for=condition=Established crd/tasks.taskwarden.dev --timeout 1m
 	$(KUBECTL) --namespace taskwarden-system rollout status deployment/taskwarden-controller --timeout 3m
 
 .PHONY: undeploy
