@@ -36,6 +36,9 @@ func Accept(t *v1alpha1.Task, now time.Time) {
 
 // Again brings a Retrying Task to Pending, its next attempt ahead.
 func Again(t *v1alpha1.Task, f Facts, now time.Time) error {
+	if t.Status.State != v1alpha1.StateRetrying {
+		return &RefusedError{State: t.Status.State, Event: Retry}
+	}
 	return again(t, f, ActorController, now)
 }
 
