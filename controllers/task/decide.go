@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -48,6 +49,11 @@ func decide(s Snapshot) Plan {
 	d.stopLeftovers()
 	d.pruneFailedJobs()
 	d.setConditions()
+	if plan.DeleteTask && !equality.Semantic.DeepEqual(s.Task.Status, plan.Task.Status) {
+		// What the status has to say, the answer to a retry request say, is stored before the Task goes.
+		plan.DeleteTask = false
+		d.again()
+	}
 	return plan
 }
 
