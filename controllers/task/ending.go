@@ -12,6 +12,9 @@ import (
 	"github.com/taskwarden/taskwarden/internal/workertext"
 )
 
+// podDeadlineExceeded is the reason of a pod that the kubelet ended for its activeDeadlineSeconds.
+const podDeadlineExceeded = "DeadlineExceeded"
+
 // ending is a cause to end the current attempt.
 type ending struct {
 	lifecycle.Ending
@@ -51,7 +54,8 @@ func (d *decision) disrupted(w *Worker) *ending {
 		return nil
 	}
 	if pod.Disruption == nil {
-		if pod.ExitUnknown != "" && pod.Reason != "DeadlineExceeded" {
+		// A pod with a reason of its own (rejected, evicted for its own usage, out of time) has that in place of an exit.
+		if pod.ExitUnknown != "" && pod.Reason == "" {
 			return fail(v1alpha1.ReasonWorkerLost, pod.ExitUnknown)
 		}
 		return nil
@@ -59,7 +63,7 @@ func (d *decision) disrupted(w *Worker) *ending {
 	if pod.Exit != nil && pod.Exit.Code == 0 && !pod.Exit.FinishTime.After(pod.Disruption.Time) {
 		return nil
 	}
-	if pod.MayRun && !pod.Deleting {
+	if pod.Exit == nil && pod.MayRun && !pod.Deleting && pod.Reason == "" {
 		return nil // announced, not done: the condition is taken back when the disruption does not happen
 	}
 	e := fail(v1alpha1.ReasonDisrupted, fmt.Sprintf("%s: %s", pod.Disruption.Reason, pod.Disruption.Message))
@@ -74,7 +78,7 @@ func (d *decision) disrupted(w *Worker) *ending {
 func (d *decision) exited(w *Worker) *ending {
 	pod := d.pod(w)
 	if pod == nil {
-		return nil
+		return d.jobCompleted(w)
 	}
 	if pod.Exit == nil {
 		return d.endedWithoutWorker(pod)
@@ -85,17 +89,28 @@ func (d *decision) exited(w *Worker) *ending {
 	return ownWord(pod.Exit, pod)
 }
 
+// jobCompleted: the Job saw its pod succeed, the pod is gone. When it exited nobody knows; one that overran its deadline
+// would have been stopped.
+func (d *decision) jobCompleted(w *Worker) *ending {
+	if w == nil || w.Job == nil || !w.Job.Complete || w.Job.UID != d.task.Status.Worker.JobUID {
+		return nil
+	}
+	return &ending{workersOwn: true, Ending: lifecycle.Ending{
+		Event: lifecycle.Succeed, Reason: v1alpha1.ReasonCompleted, Message: "The Job is complete; its pod is gone, and with it what it left",
+	}}
+}
+
 // ownWord reads a worker's exit: its code says whether, its termination message says what.
 func ownWord(exit *Exit, pod *PodFacts) *ending {
 	result, text := workertext.Parse(exit.Message)
 	e := &ending{workersOwn: true}
-	if pod.Reason == "DeadlineExceeded" {
+	if pod.Reason == podDeadlineExceeded && !exit.FinishTime.Before(pod.Deadline) {
 		// The kubelet ended it for the pod's own deadline, whatever the worker made of its SIGTERM.
 		e.Ending = lifecycle.Ending{Event: lifecycle.Timeout, Reason: v1alpha1.ReasonActiveDeadlineExceeded, Message: pod.Message}
 		e.withExit(exit)
 		return e
 	}
-	if exit.Code == 0 {
+	if exit.Code == 0 && pod.Reason != v1alpha1.ReasonEvicted {
 		e.Ending = lifecycle.Ending{Event: lifecycle.Succeed, Reason: v1alpha1.ReasonCompleted, Message: text, Result: result}
 		e.withExit(exit)
 		return e
@@ -132,7 +147,7 @@ func (d *decision) endedWithoutWorker(pod *PodFacts) *ending {
 		return nil
 	case pod.Reason == v1alpha1.ReasonEvicted:
 		return fail(v1alpha1.ReasonEvicted, pod.Message)
-	case pod.Reason == "DeadlineExceeded":
+	case pod.Reason == podDeadlineExceeded:
 		return nil // the backstop in the pod fired for a timeout that is judged below
 	}
 	text := pod.Message
@@ -175,10 +190,6 @@ func (d *decision) lost(w *Worker) *ending {
 		return fail(v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s was deleted", pod.Name))
 	case pod != nil:
 		return nil
-	case w.Job.Complete:
-		return &ending{workersOwn: true, Ending: lifecycle.Ending{
-			Event: lifecycle.Succeed, Reason: v1alpha1.ReasonCompleted, Message: "The Job is complete; its pod is gone, and with it what it left",
-		}}
 	case w.Job.Failed && recorded.PodUID == "":
 		return fail(v1alpha1.ReasonOutcomeUnknown, "The Job failed and its pod is gone: "+w.Job.Message)
 	case w.Job.Deleting:
@@ -193,7 +204,7 @@ func (d *decision) lost(w *Worker) *ending {
 func (d *decision) startTimeoutPassed(w *Worker) *ending {
 	status := &d.task.Status
 	pod := d.pod(w)
-	backstop := pod != nil && pod.Phase == corev1.PodFailed && pod.Reason == "DeadlineExceeded"
+	backstop := pod != nil && pod.Phase == corev1.PodFailed && pod.Reason == podDeadlineExceeded
 	if status.State != v1alpha1.StatePending || !lifecycle.Passed(lifecycle.StartDeadline(d.task), d.now) && !backstop {
 		return nil
 	}
@@ -218,6 +229,9 @@ func (d *decision) activeDeadlinePassed(w *Worker) *ending {
 	pod := d.pod(w)
 	// An exit after the deadline counts as the deadline even where the operator's clock is behind the node's.
 	overran := pod != nil && pod.Exit != nil && late(deadline, pod.Exit.FinishTime)
+	if pod != nil && pod.Exit == nil && !pod.MayRun && pod.Reason == podDeadlineExceeded {
+		overran = true // a shorter deadline in the template ended it, and left no exit
+	}
 	if d.task.Status.State != v1alpha1.StateProcessing || !lifecycle.Passed(deadline, d.now) && !overran {
 		return nil
 	}

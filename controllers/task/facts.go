@@ -51,6 +51,9 @@ func factsOfPod(pod *corev1.Pod, workerContainer string) PodFacts {
 	}
 	if pod.Status.StartTime != nil {
 		f.StartTime = pod.Status.StartTime.Time
+		if s := pod.Spec.ActiveDeadlineSeconds; s != nil {
+			f.Deadline = f.StartTime.Add(time.Duration(*s) * time.Second)
+		}
 	}
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
 		f.Grace = time.Duration(*s) * time.Second

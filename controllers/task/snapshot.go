@@ -60,7 +60,9 @@ type PodFacts struct {
 	NodeName   string
 	CreateTime time.Time
 	StartTime  time.Time
-	Phase      corev1.PodPhase
+	// Deadline is when the kubelet ends the pod for its activeDeadlineSeconds.
+	Deadline time.Time
+	Phase    corev1.PodPhase
 	// Reason and Message are the pod's own (Evicted, DeadlineExceeded, OutOfcpu, ...).
 	Reason, Message string
 	Deleting        bool
