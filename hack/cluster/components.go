@@ -29,14 +29,14 @@ func (c *cluster) apiURL() string {
 
 func (c *cluster) nodeName() string { return c.Name + "-node" }
 
-// extraArgs are what the caller adds to the API server and the controller manager.
-type extraArgs struct{ apiserver, controllerManager []string }
+// extraArgs are what the caller adds to servers, a benchmark its request limits for example.
+type extraArgs struct{ apiserver, controllerManager, scheduler []string }
 
 // describeComponents lists the servers of the cluster's mode in the order they start.
 func (c *cluster) describeComponents(extra extraArgs) []*component {
 	list := []*component{c.etcd(), c.apiserver(extra.apiserver), c.controllerManager(extra.controllerManager)}
 	if c.Mode != modeNone {
-		list = append(list, c.scheduler())
+		list = append(list, c.scheduler(extra.scheduler))
 	}
 	switch c.Mode {
 	case modeKwok:
@@ -114,8 +114,8 @@ func (c *cluster) controllerManager(extra []string) *component {
 	return c.kube("kube-controller-manager", append(args, extra...))
 }
 
-func (c *cluster) scheduler() *component {
-	return c.kube("kube-scheduler", c.controlPlaneClient("kube-scheduler", c.ports().scheduler))
+func (c *cluster) scheduler(extra []string) *component {
+	return c.kube("kube-scheduler", append(c.controlPlaneClient("kube-scheduler", c.ports().scheduler), extra...))
 }
 
 // controlPlaneClient are the arguments that controller manager and scheduler share. There

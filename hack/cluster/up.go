@@ -43,6 +43,7 @@ func newUpCommand() *cobra.Command {
 	cmd.Flags().IntVar(&o.nodes, "nodes", 10, "number of simulated nodes")
 	cmd.Flags().StringArrayVar(&o.extra.apiserver, "apiserver-arg", nil, "additional argument of kube-apiserver (repeatable)")
 	cmd.Flags().StringArrayVar(&o.extra.controllerManager, "controller-manager-arg", nil, "additional argument of kube-controller-manager (repeatable)")
+	cmd.Flags().StringArrayVar(&o.extra.scheduler, "scheduler-arg", nil, "additional argument of kube-scheduler (repeatable)")
 	return cmd
 }
 
