@@ -13,9 +13,8 @@ BIN := $(ROOT)/bin
 # Images and the leftovers of runs.
 RUN := $(ROOT)/.run
 
-# One set of compiler settings for everything, so that programs, images, tests and the linter share one build cache.
+# One set of compiler settings, so that programs, images, tests and the linter share one build cache.
 export CGO_ENABLED := 0
-export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
 # The operator's image. `make deploy IMG=registry.example.com/taskwarden:v1` puts another one into the manifests.
 IMG ?= taskwarden.dev/taskwarden:dev
@@ -143,7 +142,7 @@ test: test-unit test-api test-e2e test-cluster ## Run all tests, with all their 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster, in every module.
 	@$(say) "unit tests"
-	packages=$$(go list ./... | grep -vE '/test/(api|e2e|bench)(/|$$)')
+	packages=$$(go list ./... | grep -vE '/test/(api|e2e)(/|$$)')
 	go test -timeout 10m $(GOTESTFLAGS) $$packages
 	for module in $(OTHER_TEST_MODULES); do
 		$(say) "unit tests in $$module"
@@ -242,7 +241,7 @@ $(BIN)/golangci-lint: hack/tools/lint/go.mod hack/tools/lint/go.sum hack/tools/l
 # Go knows best whether it is up to date.
 .PHONY: $(BIN)/cluster
 $(BIN)/cluster:
-	go -C hack/cluster build -o $@ .
+	@go -C hack/cluster build -o $@ .
 
 # kubectl is one of the programs of the local cluster. It also has the kustomize that this repository uses.
 .PHONY: $(BIN)/kubectl
