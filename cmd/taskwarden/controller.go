@@ -121,4 +121,3 @@ func namespaces(names []string) map[string]cache.Config {
 	}
 	return m
 }
-

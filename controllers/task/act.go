@@ -156,11 +156,16 @@ func createFailed(now time.Time, plan *Plan, err error) {
 	if t.Status.Reason != reason {
 		t.Status.Reason, t.Status.Message = reason, lifecycle.Truncate(err.Error())
 	}
-	next := nextLook(t.Status.Worker.CreateTime.Time, now, time.Second)
+	next := nextTry(t.Status.Worker.CreateTime.Time, now)
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
 		next = now.Add(time.Duration(s) * time.Second)
 	}
 	plan.WakeAt = lifecycle.Earliest(plan.WakeAt, next, lifecycle.StartDeadline(t))
+}
+
+// nextTry spaces tries of a creation: after the first wait, then each time half as old again, at most every 30 seconds.
+func nextTry(since, now time.Time) time.Time {
+	return now.Add(min(max(now.Sub(since)/2, time.Second), 30*time.Second))
 }
 
 // stop carries out one order. What is already gone, or has come to its end meanwhile, has stopped.

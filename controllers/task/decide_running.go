@@ -73,21 +73,10 @@ func (d *decision) pending(w *Worker) {
 			lifecycle.Seen(d.task, pod.reference())
 		}
 	}
-	pod := d.pod(w)
-	if pod == nil || pod.Waiting.Reason == "ContainerCreating" {
-		// What keeps a pod from being made or mounted shows in Events only, and they are not watched.
-		d.wake(nextLook(status.Worker.CreateTime.Time, d.now, podWait))
+	if look := status.Worker.CreateTime.Add(podWait); d.now.Before(look) {
+		// What keeps a pod from being made or mounted shows in Events, which count only when it has had a while.
+		d.wake(look)
 	}
-}
-
-// nextLook spaces looks at something that gives no event: after the first wait, then each time half as old again, at most
-// every 30 seconds.
-func nextLook(since, now time.Time, first time.Duration) time.Time {
-	age := now.Sub(since)
-	if age < first {
-		return since.Add(first)
-	}
-	return now.Add(min(max(age/2, first), 30*time.Second))
 }
 
 // close ends the attempt, now that no container of it may run or the worker has said its own word.

@@ -40,6 +40,9 @@ func factsOfJob(job *batchv1.Job) *JobFacts {
 	return f
 }
 
+// containerCreating is what the kubelet says while it prepares a container: pulling, mounting.
+const containerCreating = "ContainerCreating"
+
 // factsOfPod reads a pod whose worker container has the given name; without a name it is the first one.
 func factsOfPod(pod *corev1.Pod, workerContainer string) PodFacts {
 	f := PodFacts{
@@ -116,10 +119,10 @@ func readContainers(f *PodFacts, pod *corev1.Pod, workerContainer string) {
 // noteWaiting keeps the most telling reason: of a container that truly waits for something, the worker before others.
 func (f *PodFacts) noteWaiting(s *corev1.ContainerStatus, worker bool) {
 	w := s.State.Waiting
-	if w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" && f.Waiting.Reason != "" {
+	if w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == containerCreating && f.Waiting.Reason != "" {
 		return
 	}
-	if worker || f.Waiting.Reason == "" || f.Waiting.Reason == "ContainerCreating" {
+	if worker || f.Waiting.Reason == "" || f.Waiting.Reason == containerCreating {
 		f.Waiting = Waiting{Reason: w.Reason, Message: w.Message}
 	}
 }

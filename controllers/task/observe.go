@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -163,7 +162,7 @@ func (b *belongings) workers(t *v1alpha1.Task) []Worker {
 	return workers
 }
 
-// askWhy reads what no watch tells: the Events that say why a pod is not created or its volumes not mounted, and whether the
+// askWhy reads what the objects do not tell: the Events that say why a pod is not created or its volumes not mounted, and whether the
 // node of a vanished worker answers.
 func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 	status := &s.Task.Status
@@ -188,43 +187,41 @@ func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 		s.NodeReady, err = r.nodeReady(ctx, status.Worker.NodeName)
 	case status.State != v1alpha1.StatePending || !old || w == nil || w.Job == nil:
 	case pod == nil:
-		s.PodCreateError, err = r.lastEvent(ctx, s.Task.Namespace, w.Job.UID, "FailedCreate")
-	case pod.Waiting.Reason == "ContainerCreating":
-		if s.MountError, err = r.lastEvent(ctx, s.Task.Namespace, pod.UID, "FailedMount"); err == nil && s.MountError == "" {
-			s.MountError, err = r.lastEvent(ctx, s.Task.Namespace, pod.UID, "FailedAttachVolume")
-		}
+		s.PodCreateError, err = r.failedCreate(ctx, s.Task.Namespace, w.Job.UID)
+	case pod.Waiting.Reason == containerCreating:
+		s.MountError, err = r.failedMount(ctx, s.Task.Namespace, pod.UID)
 	}
 	return err
 }
 
-// lastEvent is the newest Event of that reason about an object; empty where there is none.
-func (r *Reconciler) lastEvent(ctx context.Context, namespace string, uid types.UID, reason string) (string, error) {
+// failedCreate is the newest text of the Job controller's FailedCreate Events about a Job; empty where there is none.
+func (r *Reconciler) failedCreate(ctx context.Context, namespace string, job types.UID) (string, error) {
 	var events corev1.EventList
-	if err := r.Live.List(ctx, &events, client.InNamespace(namespace), client.MatchingFieldsSelector{
-		Selector: fields.Set{"involvedObject.uid": string(uid), "reason": reason}.AsSelector(),
-	}); err != nil {
+	if err := r.List(ctx, &events, client.InNamespace(namespace), client.MatchingFields{indexRegarding: string(job)}, notWaiting); err != nil {
 		return "", fmt.Errorf("list Events: %w", err)
 	}
-	var text string
-	var newest time.Time
-	for i := range events.Items {
-		if at := lastSeen(&events.Items[i]); text == "" || at.After(newest) {
-			newest, text = at, events.Items[i].Message
+	var newest corev1.Event
+	for _, e := range events.Items {
+		if newest.Message == "" || newest.LastTimestamp.Before(&e.LastTimestamp) {
+			newest = e
 		}
 	}
-	return text, nil
+	return newest.Message, nil
 }
 
-func lastSeen(e *corev1.Event) time.Time {
-	switch {
-	case e.Series != nil:
-		return e.Series.LastObservedTime.Time
-	case !e.LastTimestamp.IsZero():
-		return e.LastTimestamp.Time
-	case !e.EventTime.IsZero():
-		return e.EventTime.Time
+// failedMount is the same for the kubelet's FailedMount Events about a pod.
+func (r *Reconciler) failedMount(ctx context.Context, namespace string, pod types.UID) (string, error) {
+	var events eventsv1.EventList
+	if err := r.List(ctx, &events, client.InNamespace(namespace), client.MatchingFields{indexRegarding: string(pod)}, notWaiting); err != nil {
+		return "", fmt.Errorf("list Events: %w", err)
 	}
-	return e.CreationTimestamp.Time
+	var newest eventsv1.Event
+	for _, e := range events.Items {
+		if newest.Note == "" || newest.DeprecatedLastTimestamp.Before(&e.DeprecatedLastTimestamp) {
+			newest = e
+		}
+	}
+	return newest.Note, nil
 }
 
 // nodeReady tells whether the node's kubelet answers.

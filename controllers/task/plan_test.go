@@ -151,8 +151,8 @@ func orderViolations(s Snapshot, p Plan) []string {
 			v = append(v, fmt.Sprintf("order %v for an unknown object", stop))
 			continue
 		}
-		open := !lifecycle.Terminal(p.Task.Status.State) && p.Task.Status.State != v1alpha1.StateRetrying &&
-			w.Attempt == p.Task.Status.Attempt
+		a := attempt(p.Task, w.Attempt)
+		open := a != nil && a.Outcome == ""
 		if open && !isTrue(p.Task, v1alpha1.ConditionTerminating) {
 			v = append(v, fmt.Sprintf("order %v before the outcome is fixed", stop))
 		}

@@ -6,7 +6,9 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
@@ -29,6 +31,9 @@ import (
 
 // indexTaskUID finds Jobs by the UID of the Task that controls them, pods by the label with it, and a Task by its own.
 const indexTaskUID = "taskUID"
+
+// indexRegarding finds Events by the UID of the object that they are about.
+const indexRegarding = "regardingUID"
 
 // DefaultConcurrency is how many Tasks are reconciled at once; a pass mostly waits for the API server.
 const DefaultConcurrency = 16
@@ -57,6 +62,15 @@ func CacheByObject() map[client.Object]cache.ByObject {
 		&v1alpha1.Task{}: {Transform: cache.TransformStripManagedFields()},
 		&batchv1.Job{}:   {Label: ours, Transform: stripJob, UnsafeDisableDeepCopy: ptr.To(true)},
 		&corev1.Pod{}:    {Label: ours, Transform: stripPod, UnsafeDisableDeepCopy: ptr.To(true)},
+		// The same Events have two kinds in the API, which makes room for two filters on the server.
+		&corev1.Event{}: {
+			Field:     fields.Set{"involvedObject.kind": "Job", "reason": "FailedCreate"}.AsSelector(),
+			Transform: cache.TransformStripManagedFields(), UnsafeDisableDeepCopy: ptr.To(true),
+		},
+		&eventsv1.Event{}: {
+			Field:     fields.Set{"regarding.kind": "Pod", "reason": "FailedMount"}.AsSelector(),
+			Transform: cache.TransformStripManagedFields(), UnsafeDisableDeepCopy: ptr.To(true),
+		},
 	}
 }
 
@@ -117,7 +131,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 		Named("task").
 		For(&v1alpha1.Task{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Owns(&batchv1.Job{}, builder.WithPredicates(jobChanged)).
-		Watches(&corev1.Pod{}, r.podHandler(mgr.GetCache())).
+		Watches(&corev1.Pod{}, r.podHandler()).
+		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfJobEvent), builder.WithPredicates(notDeleted)).
+		Watches(&eventsv1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfPodEvent), builder.WithPredicates(notDeleted)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency,
 			SkipNameValidation:      ptr.To(o.SkipNameValidation),
@@ -140,7 +156,64 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	if err := indexer.IndexField(ctx, &corev1.Pod{}, indexTaskUID, byLabel); err != nil {
 		return err
 	}
-	return indexer.IndexField(ctx, &v1alpha1.Task{}, indexTaskUID, byUID)
+	if err := indexer.IndexField(ctx, &v1alpha1.Task{}, indexTaskUID, byUID); err != nil {
+		return err
+	}
+	if err := indexer.IndexField(ctx, &corev1.Event{}, indexRegarding, func(obj client.Object) []string {
+		return []string{string(obj.(*corev1.Event).InvolvedObject.UID)}
+	}); err != nil {
+		return err
+	}
+	return indexer.IndexField(ctx, &eventsv1.Event{}, indexRegarding, func(obj client.Object) []string {
+		return []string{string(obj.(*eventsv1.Event).Regarding.UID)}
+	})
+}
+
+// notDeleted drops the end of an Event: nothing has happened, only its time is over.
+var notDeleted = predicate.Funcs{DeleteFunc: func(event.DeleteEvent) bool { return false }}
+
+// taskOfJobEvent wakes the Task whose Job an Event is about.
+func (r *Reconciler) taskOfJobEvent(ctx context.Context, obj client.Object) []reconcile.Request {
+	e, ok := obj.(*corev1.Event)
+	if !ok {
+		return nil
+	}
+	var job batchv1.Job
+	if err := r.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.InvolvedObject.Name}, &job); err != nil {
+		return nil // not ours, or gone
+	}
+	ref := metav1.GetControllerOf(&job)
+	if ref == nil || job.UID != e.InvolvedObject.UID {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: e.Namespace, Name: ref.Name}}}
+}
+
+// taskOfPodEvent wakes the Task whose pod an Event is about.
+func (r *Reconciler) taskOfPodEvent(ctx context.Context, obj client.Object) []reconcile.Request {
+	e, ok := obj.(*eventsv1.Event)
+	if !ok {
+		return nil
+	}
+	var pod corev1.Pod
+	if err := r.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Regarding.Name}, &pod); err != nil {
+		return nil // not ours, or gone
+	}
+	return r.tasksOfPod(ctx, &pod)
+}
+
+// tasksOfPod finds the Task of a pod by the UID in its label.
+func (r *Reconciler) tasksOfPod(ctx context.Context, pod *corev1.Pod) []reconcile.Request {
+	var found v1alpha1.TaskList
+	if err := r.List(ctx, &found, client.InNamespace(pod.Namespace),
+		client.MatchingFields{indexTaskUID: pod.Labels[v1alpha1.LabelTaskUID]}, client.UnsafeDisableDeepCopy, notWaiting); err != nil {
+		return nil // the cache has stopped, and the process with it
+	}
+	var requests []reconcile.Request
+	for i := range found.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&found.Items[i])})
+	}
+	return requests
 }
 
 // jobChanged lets pass what a decision could see.
@@ -156,21 +229,15 @@ var jobChanged = predicate.Funcs{
 }
 
 // podHandler wakes the Task of a pod, endings first.
-func (r *Reconciler) podHandler(tasks client.Reader) handler.EventHandler {
+func (r *Reconciler) podHandler() handler.EventHandler {
 	enqueue := func(ctx context.Context, obj client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
 			return
 		}
-		var found v1alpha1.TaskList
-		if err := tasks.List(ctx, &found, client.InNamespace(pod.Namespace),
-			client.MatchingFields{indexTaskUID: pod.Labels[v1alpha1.LabelTaskUID]}, client.UnsafeDisableDeepCopy); err != nil {
-			return // the cache has stopped, and the process with it
-		}
 		facts := factsOfPod(pod, "")
 		ended := facts.Exit != nil || !facts.MayRun
-		for i := range found.Items {
-			req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&found.Items[i])}
+		for _, req := range r.tasksOfPod(ctx, pod) {
 			if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && ended {
 				pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
 				continue

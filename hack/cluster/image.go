@@ -139,7 +139,7 @@ func buildImageProgram(ctx context.Context, p *progress, tmp, dir, pkg string) (
 	out := filepath.Join(tmp, binary)
 	stop := p.heartbeat(func() string { return "still building " + pkg })
 	defer stop()
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", out, pkg)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if output, err := cmd.CombinedOutput(); err != nil {
