@@ -224,7 +224,7 @@ func goBuild(ctx context.Context, p *progress, dir, out string, prog program) er
 	}
 	var done atomic.Int64
 	stop := p.heartbeat(func() string {
-		return fmt.Sprintf("building %s: %d of at most %d packages compiled", prog.name, done.Load(), total)
+		return fmt.Sprintf("building %s: %d packages compiled of %d less the cached ones", prog.name, done.Load(), total)
 	})
 	tail := countPackages(stderr, &done)
 	err = cmd.Wait()

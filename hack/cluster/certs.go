@@ -1,14 +1,12 @@
 package main
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"math/big"
 	"net"
 	"os"
@@ -18,7 +16,7 @@ import (
 // authority signs the certificates of one cluster.
 type authority struct {
 	cert *x509.Certificate
-	key  crypto.Signer
+	key  *ecdsa.PrivateKey
 	pem  []byte
 }
 
@@ -90,17 +88,24 @@ func pemBlock(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// identities are the users that a cluster's bootstrap RBAC roles are made for, and the
-// kubeconfig file each one gets.
-var identities = []struct {
+// identity is a user and the kubeconfig file it gets.
+type identity struct {
 	file    string
 	subject pkix.Name
-}{
-	{"kubeconfig", pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}},
-	{"config/kube-controller-manager.kubeconfig", pkix.Name{CommonName: "system:kube-controller-manager"}},
-	{"config/kube-scheduler.kubeconfig", pkix.Name{CommonName: "system:kube-scheduler"}},
-	{"config/kube-proxy.kubeconfig", pkix.Name{CommonName: "system:kube-proxy"}},
-	{"config/kwok.kubeconfig", pkix.Name{CommonName: "kwok", Organization: []string{"system:masters"}}},
+}
+
+var admin = identity{"kubeconfig", pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}}
+
+// identities are the users that a cluster's bootstrap RBAC roles are made for.
+func (c *cluster) identities() []identity {
+	return []identity{
+		admin,
+		{"config/kube-controller-manager.kubeconfig", pkix.Name{CommonName: "system:kube-controller-manager"}},
+		{"config/kube-scheduler.kubeconfig", pkix.Name{CommonName: "system:kube-scheduler"}},
+		{"config/kube-proxy.kubeconfig", pkix.Name{CommonName: "system:kube-proxy"}},
+		{"config/kwok.kubeconfig", pkix.Name{CommonName: "kwok", Organization: []string{"system:masters"}}},
+		{"config/kubelet.kubeconfig", pkix.Name{CommonName: "system:node:" + c.nodeName(), Organization: []string{"system:nodes"}}},
+	}
 }
 
 // writeCredentials makes the cluster's keys, certificates and kubeconfig files.
@@ -113,51 +118,75 @@ func (c *cluster) writeCredentials() error {
 	if err != nil {
 		return err
 	}
-	files := map[string][]byte{"ca.crt": ca.pem, "front-proxy-ca.crt": front.pem}
-	caKey, err := marshalKey(ca.key.(*ecdsa.PrivateKey))
-	if err != nil {
-		return err
+	for name, a := range map[string]*authority{"ca": ca, "front-proxy-ca": front} {
+		key, err := marshalKey(a.key)
+		if err != nil {
+			return err
+		}
+		if err := c.writePair(name, a.pem, key); err != nil {
+			return err
+		}
 	}
-	files["ca.key"] = caKey
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-	if files["service-account.key"], err = marshalKey(key); err != nil {
+	serviceAccountKey, err := marshalKey(key)
+	if err != nil {
 		return err
 	}
-	pair := func(signer *authority, name string, subject pkix.Name, hosts ...string) error {
-		cert, key, err := signer.issue(subject, hosts...)
-		files[name+".crt"], files[name+".key"] = cert, key
+	if err := os.WriteFile(c.path("pki", "service-account.key"), serviceAccountKey, 0o600); err != nil {
 		return err
 	}
-	net := slotNetwork(c.Slot)
-	nodeHosts := []string{c.address(), "127.0.0.1", "localhost"}
+	if err := c.writeCertificates(ca, front); err != nil {
+		return err
+	}
+	return c.writeKubeconfigs(ca)
+}
+
+func (c *cluster) writeCertificates(ca, front *authority) error {
+	nodeHosts := []string{c.address(), "127.0.0.1", "localhost", c.nodeName()}
 	apiHosts := append([]string{
-		net.apiService().String(), "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		slotNetwork(c.Slot).apiService().String(),
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 	}, nodeHosts...)
-	for _, err := range []error{
-		pair(ca, "kube-apiserver", pkix.Name{CommonName: "kube-apiserver"}, apiHosts...),
-		pair(ca, "kube-controller-manager", pkix.Name{CommonName: "kube-controller-manager"}, nodeHosts...),
-		pair(ca, "kube-scheduler", pkix.Name{CommonName: "kube-scheduler"}, nodeHosts...),
-		pair(ca, "kubelet", pkix.Name{CommonName: c.nodeName()}, append(nodeHosts, c.nodeName())...),
-		pair(ca, "apiserver-kubelet-client", pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{"system:masters"}}),
-		pair(front, "front-proxy-client", pkix.Name{CommonName: "front-proxy-client"}),
+	masters := []string{"system:masters"}
+	for _, cert := range []struct {
+		signer  *authority
+		file    string
+		subject pkix.Name
+		hosts   []string
+	}{
+		{ca, "kube-apiserver", pkix.Name{CommonName: "kube-apiserver"}, apiHosts},
+		{ca, "kube-controller-manager", pkix.Name{CommonName: "kube-controller-manager"}, nodeHosts},
+		{ca, "kube-scheduler", pkix.Name{CommonName: "kube-scheduler"}, nodeHosts},
+		{ca, "kubelet", pkix.Name{CommonName: c.nodeName()}, nodeHosts},
+		{ca, "apiserver-kubelet-client", pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: masters}, nil},
+		{front, "front-proxy-client", pkix.Name{CommonName: "front-proxy-client"}, nil},
+		// The admin's pair is also in the kubeconfig; this program speaks HTTP without
+		// client-go and reads it from here.
+		{ca, "admin", admin.subject, nil},
 	} {
+		certPEM, keyPEM, err := cert.signer.issue(cert.subject, cert.hosts...)
 		if err != nil {
 			return err
 		}
-	}
-	for name, content := range files {
-		if err := os.WriteFile(c.path("pki", name), content, 0o600); err != nil {
+		if err := c.writePair(cert.file, certPEM, keyPEM); err != nil {
 			return err
 		}
 	}
-	users := append(identities[:len(identities):len(identities)], struct {
-		file    string
-		subject pkix.Name
-	}{"config/kubelet.kubeconfig", pkix.Name{CommonName: "system:node:" + c.nodeName(), Organization: []string{"system:nodes"}}})
-	for _, user := range users {
+	return nil
+}
+
+func (c *cluster) writePair(name string, certPEM, keyPEM []byte) error {
+	if err := os.WriteFile(c.path("pki", name+".crt"), certPEM, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(c.path("pki", name+".key"), keyPEM, 0o600)
+}
+
+func (c *cluster) writeKubeconfigs(ca *authority) error {
+	for _, user := range c.identities() {
 		cert, key, err := ca.issue(user.subject)
 		if err != nil {
 			return err
@@ -169,16 +198,8 @@ func (c *cluster) writeCredentials() error {
 			return err
 		}
 		if err := os.WriteFile(c.path(user.file), content, 0o600); err != nil {
-			return fmt.Errorf("kubeconfig of %s: %w", user.subject.CommonName, err)
+			return err
 		}
 	}
-	// The admin's pair is also kept as files: this program speaks HTTP without client-go.
-	cert, key2, err := ca.issue(identities[0].subject)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(c.path("pki", "admin.crt"), cert, 0o600); err != nil {
-		return err
-	}
-	return os.WriteFile(c.path("pki", "admin.key"), key2, 0o600)
+	return nil
 }

@@ -18,7 +18,10 @@ import (
 
 // These tests start real clusters. Run them with: go test -tags cluster -timeout 30m .
 
-const testImage = "taskwarden.dev/hack-test:dev"
+const (
+	testImage = "taskwarden.dev/hack-test:dev"
+	pollEvery = 200 * time.Millisecond
+)
 
 // kubectl runs against one cluster and returns its output.
 func kubectl(t *testing.T, c *cluster, stdin string, args ...string) string {
@@ -66,7 +69,7 @@ func eventually(t *testing.T, c *cluster, limit time.Duration, want, object, jso
 			t.Logf("%s %s = %s after %s", object, jsonpath, want, time.Since(started).Round(100*time.Millisecond))
 			return
 		}
-		time.Sleep(200 * time.Millisecond)
+		<-time.After(pollEvery)
 	}
 	t.Fatalf("%s %s = %q, want %q within %s\n%s", object, jsonpath, got, want, limit, kubectl(t, c, "", "describe", object))
 }
@@ -286,7 +289,7 @@ func TestNoNode(t *testing.T) {
 
 func eventuallyIn(t *testing.T, c *cluster, namespace string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); <-time.After(pollEvery) {
 		_, err := tryKubectl(t.Context(), c, "", "-n", namespace, "get", "serviceaccount", "default")
 		used := kubectl(t, c, "", "-n", namespace, "get", "quota", "none", "-o", "jsonpath={.status.hard.pods}")
 		if err == nil && used == "0" {

@@ -47,6 +47,7 @@ func newDownCommand() *cobra.Command {
 // remove ends the cluster's processes and deletes its traces. It works on any state that
 // an interrupted `up` or `down` may have left.
 func (c *cluster) remove(ctx context.Context, p *progress, keepLogs bool) error {
+	p.say("ending cluster %s", c.Name)
 	// The data goes too, so there is nothing that a polite end would save.
 	for i := len(c.Components) - 1; i >= 0; i-- {
 		if err := c.Components[i].Process.signalKill(); err != nil {

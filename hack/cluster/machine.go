@@ -134,7 +134,7 @@ func forbidServices() (release func(), err error) {
 		return nil, err
 	}
 	_, err = f.WriteString("#!/bin/sh\nexit 101\n")
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
 	return func() { _ = os.Remove(policy) }, nil

@@ -15,18 +15,20 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := newRootCommand().ExecuteContext(ctx)
 	if err == nil {
-		return
+		return 0
 	}
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted; `down` removes what was started")
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)
-	os.Exit(1)
+	return 1
 }
 
 func newRootCommand() *cobra.Command {

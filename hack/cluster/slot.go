@@ -45,7 +45,7 @@ func reserveSlot(dir, clusterDir string, free func(slot int) error) (int, error)
 			return 0, err
 		}
 		_, err = f.WriteString(clusterDir)
-		if err = errors.Join(err, f.Close()); err != nil {
+		if err := errors.Join(err, f.Close()); err != nil {
 			return 0, err
 		}
 		if last = free(slot); last == nil {

@@ -91,8 +91,11 @@ func up(ctx context.Context, p *progress, o upOptions) (*cluster, error) {
 		return nil, err
 	}
 	c.Ready = true
+	if err := c.save(); err != nil {
+		return nil, err
+	}
 	p.say("cluster %s is ready at %s", c.Name, c.apiURL())
-	return c, c.save()
+	return c, nil
 }
 
 func lockCluster(ctx context.Context, p *progress, name string) (func(), error) {
