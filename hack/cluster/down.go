@@ -27,7 +27,10 @@ func newDownCommand() *cobra.Command {
 			c, err := loadCluster(name)
 			if errors.Is(err, errNoCluster) {
 				p.say("there is no cluster %s", name)
-				return nil
+				if keepLogs {
+					return nil
+				}
+				return removeKeptLogs(name)
 			}
 			if err != nil {
 				return err
@@ -105,4 +108,13 @@ func (c *cluster) removeFiles(keepLogs bool) error {
 		}
 	}
 	return nil
+}
+
+// removeKeptLogs deletes what an earlier `down --keep-logs` has left.
+func removeKeptLogs(name string) error {
+	dir, err := clusterDir(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(dir), os.Remove(dir+".lock"))
 }
