@@ -158,7 +158,8 @@ func createFailed(now time.Time, plan *Plan, err error) {
 	}
 	next := nextTry(t.Status.Worker.CreateTime.Time, now)
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
-		next = now.Add(time.Duration(s) * time.Second)
+		// A server in distress may well suggest 0.
+		next = later(next, now.Add(time.Duration(s)*time.Second))
 	}
 	plan.WakeAt = lifecycle.Earliest(plan.WakeAt, next, lifecycle.StartDeadline(t))
 }

@@ -104,7 +104,7 @@ func (d *decision) earlierMayRun() (busy, lost bool) {
 	}
 	for i := range d.Workers {
 		w := &d.Workers[i]
-		if w.Attempt > last && d.hasWorker() || !w.MayRun() {
+		if current := d.hasWorker() && w.Attempt == d.task.Status.Attempt; current || !w.MayRun() {
 			continue
 		}
 		if w.Attempt > 0 && w.Attempt < last || isUnknown(d.task, v1alpha1.ConditionWorkerStopped) {

@@ -2,6 +2,7 @@ package task
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -18,6 +19,9 @@ const stopDeadlineSeconds = 1
 
 // defaultPodGrace is the API's default of terminationGracePeriodSeconds.
 const defaultPodGrace = 30 * time.Second
+
+// maxPodGrace is the longest grace that is reckoned with: a stop that takes longer than a day is as good as none.
+const maxPodGrace = 24 * time.Hour
 
 func factsOfJob(job *batchv1.Job) *JobFacts {
 	f := &JobFacts{
@@ -59,7 +63,7 @@ func factsOfPod(pod *corev1.Pod, workerContainer string) PodFacts {
 		}
 	}
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		f.Grace = time.Duration(*s) * time.Second
+		f.Grace = graceOf(*s)
 	}
 	if workerContainer == "" && len(pod.Spec.Containers) > 0 {
 		workerContainer = pod.Spec.Containers[0].Name
@@ -146,5 +150,10 @@ func attemptOf(labels map[string]string) int32 {
 
 // podGrace is the grace of the pods made from a Task's template.
 func podGrace(t *v1alpha1.Task) time.Duration {
-	return time.Duration(ptr.Deref(t.Spec.Template.Spec.TerminationGracePeriodSeconds, int64(defaultPodGrace/time.Second))) * time.Second
+	return graceOf(ptr.Deref(t.Spec.Template.Spec.TerminationGracePeriodSeconds, int64(defaultPodGrace/time.Second)))
+}
+
+// graceOf bounds what the API does not.
+func graceOf(seconds int64) time.Duration {
+	return min(time.Duration(min(max(seconds, 0), math.MaxInt32))*time.Second, maxPodGrace)
 }

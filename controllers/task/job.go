@@ -40,7 +40,7 @@ func shorten(name string, limit int, suffix string) string {
 		return name + suffix
 	}
 	sum := sha256.Sum256([]byte(name))
-	hash := "-" + hex.EncodeToString(sum[:4])
+	hash := "-" + hex.EncodeToString(sum[:6])
 	return strings.TrimRight(name[:limit-len(hash)-len(suffix)], "-.") + hash + suffix
 }
 

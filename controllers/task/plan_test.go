@@ -106,7 +106,7 @@ func takenForLost(s Snapshot, w *Worker) bool {
 	}
 	a := attempt(t, w.Attempt)
 	if a == nil || a.FinishTime == nil {
-		return w.Attempt < t.Status.Attempt-1
+		return w.Attempt < t.Status.Attempt-1 || !s.Now.Before(lifecycle.WorkerLostDeadline(t, w.createTime()))
 	}
 	return isUnknown(t, v1alpha1.ConditionWorkerStopped) || w.Attempt < t.Status.Attempt-1 ||
 		!s.Now.Before(lifecycle.WorkerLostDeadline(t, a.FinishTime.Time))

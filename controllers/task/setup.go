@@ -7,6 +7,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -228,6 +229,13 @@ var jobChanged = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
+// podChanged tells whether a decision could see the difference. Which container is the worker only its Task knows, so all of
+// them count.
+func podChanged(before, after *corev1.Pod) bool {
+	return !reflect.DeepEqual(factsOfPod(before, ""), factsOfPod(after, "")) ||
+		!equality.Semantic.DeepEqual(before.Status.ContainerStatuses, after.Status.ContainerStatuses)
+}
+
 // podHandler wakes the Task of a pod, endings first.
 func (r *Reconciler) podHandler() handler.EventHandler {
 	enqueue := func(ctx context.Context, obj client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
@@ -252,7 +260,7 @@ func (r *Reconciler) podHandler() handler.EventHandler {
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			before, ok := e.ObjectOld.(*corev1.Pod)
 			after, ok2 := e.ObjectNew.(*corev1.Pod)
-			if ok && ok2 && reflect.DeepEqual(factsOfPod(before, ""), factsOfPod(after, "")) {
+			if ok && ok2 && !podChanged(before, after) {
 				return
 			}
 			enqueue(ctx, e.ObjectNew, q)

@@ -1,0 +1,168 @@
+package task
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// TestC40MayCreate: the one guard at Job creation. What the pass decided on may have changed since.
+func TestC40MayCreate(t *testing.T) {
+	wantOf := func(s *scene) *v1alpha1.Task { return decide(s.Snapshot).Task }
+	first, again, byHand := wantOf(fresh()), wantOf(retrying().at(after(30))), wantOf(ended(lifecycle.Fail, askRetry("1")))
+	tried := wantOf(uncreated())
+	cases := map[string]struct {
+		live *v1alpha1.Task
+		want *v1alpha1.Task
+		may  bool
+	}{
+		"first attempt, not accepted yet":      {fresh().Task, first, true},
+		"first attempt, accepted":              {accepted().Task, first, true},
+		"first attempt, cancelled since":       {fresh(cancel).Task, first, false},
+		"first attempt, suspended since":       {accepted(suspend).Task, first, false},
+		"first attempt, deleted since":         {fresh(goes).Task, first, false},
+		"first attempt, made anew":             {fresh(func(t *v1alpha1.Task) { t.UID = "other" }).Task, first, false},
+		"first attempt, its Job exists":        {pending().Task, first, false},
+		"first attempt, tried before":          {uncreated().Task, tried, true},
+		"first attempt, being stopped":         {uncreated(terminating(v1alpha1.ReasonCancelled, after(5))).Task, tried, false},
+		"first attempt, it runs":               {processing().Task, first, false},
+		"first attempt, already over":          {retrying().Task, first, false},
+		"first attempt, finished":              {ended(lifecycle.Succeed).Task, first, false},
+		"next attempt, due":                    {retrying().Task, again, true},
+		"next attempt, cancelled since":        {retrying(cancel).Task, again, false},
+		"next attempt, suspended since":        {retrying(suspend).Task, again, false},
+		"next attempt, the one before is open": {processing().Task, again, false},
+		"next attempt, cancelled for good":     {ended(lifecycle.Cancel).Task, again, false},
+		"next attempt, not accepted":           {fresh().Task, again, false},
+		"by hand, asked for":                   {ended(lifecycle.Fail, askRetry("1")).Task, byHand, true},
+		"by hand, not asked for":               {ended(lifecycle.Fail).Task, byHand, false},
+		"by hand, answered": {ended(lifecycle.Fail, askRetry("1"), func(t *v1alpha1.Task) {
+			t.Status.LastHandledRetry = &v1alpha1.HandledRetry{RequestedAt: "1", Outcome: v1alpha1.RetryAccepted}
+		}).Task, byHand, false},
+		"by hand, cancelled since": {ended(lifecycle.Fail, askRetry("1"), cancel).Task, byHand, false},
+		"by hand, succeeded":       {ended(lifecycle.Succeed, askRetry("1")).Task, byHand, false},
+	}
+	for name, tc := range cases {
+		if got := mayCreate(tc.live, tc.want); got != tc.may {
+			t.Errorf("%s: may create is %v", name, got)
+		}
+	}
+}
+
+// TestC09C10CreateFailed: a refusal for good ends the Task at once; all else is tried again, ever more slowly.
+func TestC09C10CreateFailed(t *testing.T) {
+	jobs := schema.GroupResource{Group: "batch", Resource: "jobs"}
+	kind := schema.GroupKind{Group: "batch", Kind: "Job"}
+	cases := map[string]struct {
+		err    error
+		state  v1alpha1.State
+		reason string
+	}{
+		"invalid":      {apierrors.NewInvalid(kind, "demo-1", nil), failedState, v1alpha1.ReasonInvalidTemplate},
+		"bad request":  {apierrors.NewBadRequest("unknown field"), failedState, v1alpha1.ReasonInvalidTemplate},
+		"policy":       {apierrors.NewForbidden(jobs, "demo-1", errors.New("denied by policy")), pendingState, v1alpha1.ReasonAdmissionDenied},
+		"quota":        {apierrors.NewForbidden(jobs, "demo-1", errors.New("exceeded quota: count")), pendingState, v1alpha1.ReasonQuotaExceeded},
+		"stranger":     {&strangerError{name: "demo-1"}, pendingState, v1alpha1.ReasonNameConflict},
+		"internal":     {apierrors.NewInternalError(errors.New("etcdserver: leader changed")), pendingState, v1alpha1.ReasonCreatePending},
+		"unavailable":  {apierrors.NewServiceUnavailable("later"), pendingState, v1alpha1.ReasonCreatePending},
+		"slow down":    {apierrors.NewTooManyRequests("later", 7), pendingState, v1alpha1.ReasonCreatePending},
+		"timed out":    {apierrors.NewServerTimeout(jobs, "create", 0), pendingState, v1alpha1.ReasonCreatePending},
+		"gateway":      {apierrors.NewGenericServerResponse(http.StatusBadGateway, "create", jobs, "demo-1", "bad gateway", 0, true), pendingState, v1alpha1.ReasonCreatePending},
+		"no answer":    {errors.New("connection reset by peer"), pendingState, v1alpha1.ReasonCreatePending},
+		"unauthorized": {apierrors.NewUnauthorized("who are you"), pendingState, v1alpha1.ReasonCreatePending},
+	}
+	for name, tc := range cases {
+		for _, age := range []time.Duration{0, time.Second, 10 * time.Second, 5 * time.Minute} {
+			s := pending(func(t *v1alpha1.Task) { t.Status.Worker.JobUID = "" }).at(created.Add(age))
+			plan := decide(s.Snapshot)
+			if !plan.Create {
+				t.Fatalf("%s: no creation to fail", name)
+			}
+			createFailed(s.Now, &plan, tc.err)
+			st := &plan.Task.Status
+			if st.State != tc.state || st.Reason != tc.reason || !strings.Contains(st.Message, firstWords(tc.err)) {
+				t.Errorf("%s: %s, %s, %q", name, st.State, st.Reason, st.Message)
+			}
+			if st.Attempt != 1 || tc.state == pendingState && (st.Charged != 0 || st.Uncharged != 0) {
+				t.Errorf("%s: counted as an attempt", name)
+			}
+			if tc.state != pendingState {
+				continue
+			}
+			if wait := plan.WakeAt.Sub(s.Now); wait < time.Second || wait > 30*time.Second {
+				t.Errorf("%s: tried again after %s, at age %s", name, wait, age)
+			}
+		}
+	}
+}
+
+func firstWords(err error) string {
+	text := err.Error()
+	return text[:min(len(text), 30)]
+}
+
+func TestCreateFailedHeedsTheServer(t *testing.T) {
+	s := uncreated()
+	plan := decide(s.Snapshot)
+	createFailed(s.Now, &plan, apierrors.NewTooManyRequests("later", 20))
+	if wait := plan.WakeAt.Sub(s.Now); wait != 20*time.Second {
+		t.Errorf("tried again after %s, the server asked for 20s", wait)
+	}
+}
+
+// TestC18TextIsStable: of texts with one reason the first stays, whatever counters they carry.
+func TestC18CreateTextIsStable(t *testing.T) {
+	s := uncreated()
+	jobs := schema.GroupResource{Group: "batch", Resource: "jobs"}
+	var first string
+	for i, text := range []string{"exceeded quota: count, used: 4", "exceeded quota: count, used: 5"} {
+		plan := decide(s.Snapshot)
+		createFailed(s.Now, &plan, apierrors.NewForbidden(jobs, "demo-1", errors.New(text)))
+		if i == 0 {
+			first = plan.Task.Status.Message
+		} else if plan.Task.Status.Message != first {
+			t.Errorf("the message changes from %q to %q", first, plan.Task.Status.Message)
+		}
+		s.Task = plan.Task
+	}
+}
+
+// TestC10RefusedInTheFirstPass: the pass that accepts a Task stores that; the next one meets the refusal again and ends it.
+func TestC10RefusedInTheFirstPass(t *testing.T) {
+	s := fresh()
+	refusal := apierrors.NewInvalid(schema.GroupKind{Kind: "Job"}, "demo-1", nil)
+	for _, want := range []v1alpha1.State{pendingState, failedState} {
+		plan := decide(s.Snapshot)
+		createFailed(s.Now, &plan, refusal)
+		if st := &plan.Task.Status; st.State != want || st.Reason != v1alpha1.ReasonInvalidTemplate {
+			t.Fatalf("%s, %s, want %s", st.State, st.Reason, want)
+		}
+		if !plan.WakeAt.Equal(s.Now) {
+			t.Errorf("the next pass is at %v", plan.WakeAt)
+		}
+		s.Task = plan.Task
+	}
+}
+
+func TestStrangerIsNamed(t *testing.T) {
+	var err error = &strangerError{name: "demo-1"}
+	if !strings.Contains(err.Error(), "demo-1") {
+		t.Errorf("the message does not name it: %v", err)
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		t.Error("a stranger is no terminating namespace")
+	}
+	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+		t.Error("a stranger is no answer of the API server")
+	}
+}
