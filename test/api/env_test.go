@@ -26,3 +26,5 @@ func newEnv(t *testing.T, opts ...testenv.Option) *testenv.Env {
 func setup(ctx context.Context, mgr ctrl.Manager, env *testenv.Env) error {
 	return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{Clock: env.Clock, SkipNameValidation: true})
 }
+
+func TestMain(m *testing.M) { testenv.Main(m) }

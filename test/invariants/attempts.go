@@ -128,3 +128,23 @@ func checkUnchanged(f *finding, before v1alpha1.AttemptStatus, now []v1alpha1.At
 		f.add(6, "attempt-lost", "attempt %d went from status.attempts in %s", before.Number, v)
 	}
 }
+
+// checkExits compares what is stored about the last attempts with the exit that the worker itself wrote down.
+func checkExits(f *finding, r *record, marks []Mark) {
+	last := r.last()
+	if last == nil {
+		return
+	}
+	for _, one := range runsOf(marks) {
+		for _, a := range last.Status.Attempts {
+			if a.Number != one.attempt || one.exit == nil {
+				continue
+			}
+			wrong := a.Reason == v1alpha1.ReasonCompleted && *one.exit != 0 || a.Reason == v1alpha1.ReasonNonZeroExitCode && *one.exit == 0
+			if wrong || a.ExitCode != nil && *a.ExitCode == 0 && *one.exit != 0 {
+				f.add(6, "exit-mismatch", "the worker of attempt %d exited with %d, stored is %s with exit code %d",
+					a.Number, *one.exit, a.Reason, ptr.Deref(a.ExitCode, -1))
+			}
+		}
+	}
+}

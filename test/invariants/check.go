@@ -112,6 +112,7 @@ func (s *Source) checkRecord(r *record, marks []Mark) []Violation {
 	checkHistory(f, r, s.Allowed)
 	checkBudget(f, r)
 	checkAttempts(f, r)
+	checkExits(f, r, marks)
 	checkWrites(f, r, s.Budget)
 	checkSize(f, r)
 	return f.list

@@ -130,7 +130,7 @@ func (r *reader) deleteTask(e *audit.Event) {
 func orphans(e *audit.Event) bool {
 	var options metav1.DeleteOptions
 	if json.Unmarshal(e.Request, &options) != nil || options.PropagationPolicy == nil { // also where there is no body
-		return options.OrphanDependents != nil && *options.OrphanDependents
+		return false
 	}
 	return *options.PropagationPolicy == metav1.DeletePropagationOrphan
 }

@@ -293,6 +293,7 @@ func (a *actor) endBeforeStart(ctx context.Context, why wake) error {
 			k.endAll(p, deadlineExit(Exit{}))
 			return nil
 		})
+	case elapsed, vanished: // nothing is left to end
 	}
 	return nil
 }

@@ -5,5 +5,5 @@
 // order of events can be made to happen. Each test has a namespace and an operator of its own and can run in parallel
 // with the others. Faults are injected between the operator and the API server, where they also happen in life.
 //
-// Every test asserts the invariants (package invariants) when it ends, by itself.
+// Every test with an operator asserts the invariants (package invariants) when it ends, by itself.
 package testenv

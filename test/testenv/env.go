@@ -141,6 +141,18 @@ func (e *Env) TouchAll() {
 // userAgent tells this test's operator in the audit log.
 func (e *Env) userAgent() string { return "taskwarden-controller/" + e.Namespace }
 
+// ControllerClient writes in the operator's name, for tests that play a bad one.
+func (e *Env) ControllerClient() client.Client {
+	e.t.Helper()
+	cfg := rest.CopyConfig(e.Config)
+	cfg.UserAgent = e.userAgent()
+	c, err := client.New(cfg, client.Options{Scheme: Scheme})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return c
+}
+
 func (e *Env) isController(event *audit.Event) bool {
 	return strings.HasPrefix(event.UserAgent, e.userAgent())
 }
@@ -161,7 +173,8 @@ type options struct {
 // SetupFunc registers the operator's controllers with a manager. It is called for each start.
 type SetupFunc func(ctx context.Context, mgr ctrl.Manager, env *Env) error
 
-// WithController says what the operator is. Without it there is none, and the test is about the API server alone.
+// WithController says what the operator is. Without it there is none, the test is about the API server alone, and no
+// invariants are checked when it ends.
 func WithController(setup SetupFunc) Option { return func(o *options) { o.setup = setup } }
 
 // WithManager changes the options of the operator's manager.

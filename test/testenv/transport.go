@@ -154,6 +154,7 @@ type watchBody struct {
 	close    func()
 }
 
+// Read implements io.Reader.
 func (w *watchBody) Read(p []byte) (int, error) {
 	n, err := w.ReadCloser.Read(p)
 	if gate := w.faults.gate(w.resource); gate != nil {
@@ -168,6 +169,7 @@ func (w *watchBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close implements io.Closer.
 func (w *watchBody) Close() error {
 	w.close()
 	return w.ReadCloser.Close()
