@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -148,7 +149,13 @@ func (c *cluster) input(ctx context.Context, stdin string, argv ...string) error
 }
 
 func (c *cluster) output(ctx context.Context, argv ...string) (string, error) {
-	out, err := c.command(ctx, argv...).Output()
+	cmd := c.command(ctx, argv...)
+	cmd.Stderr = nil // part of the error
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+	}
 	return string(out), describe(err, argv)
 }
 

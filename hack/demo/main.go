@@ -74,10 +74,12 @@ func install(ctx context.Context, c *cluster) error {
 	if err != nil {
 		return err
 	}
+	_, err = c.output(ctx, c.kubectl, "-n", operatorNamespace, "get", "deployment", "taskwarden-controller", "-o", "name")
+	runs := err == nil
 	if err := c.input(ctx, c.withImage(manifests), c.kubectl, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	if c.reloaded {
+	if c.reloaded && runs {
 		// The image keeps its name from one build to the next, so a running operator must be told to take the new one.
 		if err := c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "restart", "deployment/taskwarden-controller"); err != nil {
 			return err
