@@ -107,7 +107,7 @@ func (d *decision) earlierMayRun() (busy, lost bool) {
 		if current := d.hasWorker() && w.Attempt == d.task.Status.Attempt; current || !w.MayRun() {
 			continue
 		}
-		if w.Attempt > 0 && w.Attempt < last || isUnknown(d.task, v1alpha1.ConditionWorkerStopped) {
+		if w.Attempt > 0 && w.Attempt < last || w.Attempt == last && isUnknown(d.task, v1alpha1.ConditionWorkerStopped) {
 			lost = true // before the last attempt began, or when it was closed
 			continue
 		}

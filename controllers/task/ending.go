@@ -179,8 +179,8 @@ func (d *decision) overallDeadlinePassed(w *Worker) *ending {
 // lost: Job or pod are gone, or the Job says that its pod failed and the pod cannot be asked any more.
 func (d *decision) lost(w *Worker) *ending {
 	recorded := d.task.Status.Worker
-	if recorded.JobUID == "" {
-		return nil
+	if recorded.JobUID == "" && (w == nil || len(w.Pods) == 0) {
+		return nil // not made yet, as far as anybody knows
 	}
 	pod := d.pod(w)
 	switch {

@@ -1,6 +1,7 @@
 package task
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func settle(t interface{ Fatalf(string, ...any) }, s *scene) *v1alpha1.Task {
 	for range settled {
 		plan := decide(s.Snapshot)
 		for _, v := range violations(s.Snapshot, plan) {
-			t.Fatalf("a plan from state %q: %s", s.Task.Status.State, v)
+			t.Fatalf("a plan at %s from %s: %s", s.Now.Sub(created), describe(s), v)
 		}
 		carryOutCreation(s, &plan)
 		unchanged := equality.Semantic.DeepEqual(s.Task.Status, plan.Task.Status)
@@ -35,6 +36,15 @@ func settle(t interface{ Fatalf(string, ...any) }, s *scene) *v1alpha1.Task {
 	}
 	t.Fatalf("no end of passes at one moment; the last state is %s, %s", s.Task.Status.State, s.Task.Status.Reason)
 	return nil
+}
+
+func describe(s *scene) string {
+	text, err := json.MarshalIndent(struct {
+		Status  v1alpha1.TaskStatus
+		Workers []Worker
+	}{s.Task.Status, s.Workers}, "", " ")
+	must(err)
+	return string(text)
 }
 
 // carryOutCreation does what create does when the API server accepts the Job.
