@@ -139,7 +139,7 @@ func finishContainer(s *schema) error {
 }
 
 func finishName(s *schema) error {
-	s.MinLength, s.MaxLength, s.Pattern = ptr.To[int64](1), ptr.To[int64](63), dnsLabel
+	s.MaxLength, s.Pattern = ptr.To[int64](63), dnsLabel
 	return nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"pgregory.net/rapid"
+
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/workertext"
 )
@@ -93,36 +95,80 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	f.Fuzz(func(t *testing.T, message string) {
-		result, text := workertext.Parse(message)
-		if len(text) > len(message)+200 {
-			t.Errorf("the text has %d bytes, the message had %d", len(text), len(message))
+	f.Fuzz(func(t *testing.T, message string) { checkParse(t, message) })
+}
+
+// TestParseBearsAnything puts together messages that come close to JSON, which bytes at random hardly do.
+func TestParseBearsAnything(t *testing.T) {
+	piece := rapid.OneOf(
+		rapid.SampledFrom([]string{
+			"{", "}", "[", "]", ",", ":", `"url"`, `"logURL"`, `"message"`, `"data"`, `"x"`, `"\u0000"`, `"\ud800"`, `"é"`, "1", "-0",
+			"1e999", "null", "true", " ", "\n", "\x00", "\xff", "9007199254740993",
+		}),
+		rapid.Just(`{"url":"u","data":`), rapid.Just(`{"message":"m"}`), rapid.Just(strings.Repeat("[", 65)), rapid.String(),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		checkParse(t, strings.Join(rapid.SliceOf(piece).Draw(t, "pieces"), ""))
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		whole, err := json.Marshal(anyJSON(t, 4))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if result == nil {
-			return
-		}
-		for _, url := range []string{result.URL, result.LogURL} {
-			if len(url) > workertext.MaxURLBytes || !utf8.ValidString(url) || strings.ContainsFunc(url, unicode.IsControl) {
-				t.Errorf("url %q", url)
-			}
-		}
-		if result.Data == nil {
-			return
-		}
-		raw := result.Data.Raw
-		if len(raw) > workertext.MaxDataBytes || !utf8.Valid(raw) {
-			t.Errorf("data %q", raw)
-		}
-		var v any
-		if err := json.Unmarshal(raw, &v); err != nil {
-			t.Errorf("data %q cannot be stored: %v", raw, err)
-		}
-		if again, _ := workertext.Parse(string(raw)); again == nil && (raw[0] == '{' || raw[0] == '[') {
-			// What is stored of one attempt must mean something when it is handed on.
-			var members map[string]json.RawMessage
-			if json.Unmarshal(raw, &members) != nil {
-				t.Errorf("data %q is no data any more", raw)
+		checkParse(t, string(whole))
+		if n := rapid.IntRange(0, len(whole)).Draw(t, "cut"); n < len(whole) {
+			result, _ := workertext.Parse(string(whole[:n]))
+			if result != nil {
+				t.Fatalf("%q, cut from %q, is a result", whole[:n], whole)
 			}
 		}
 	})
+}
+
+func anyJSON(t *rapid.T, depth int) map[string]any {
+	object := map[string]any{}
+	for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"url", "logURL", "message", "data", "x", "é"}),
+		rapid.ID).Draw(t, "keys") {
+		switch kind := rapid.IntRange(0, 5).Draw(t, "kind"); {
+		case kind == 0:
+			object[key] = rapid.Float64().Draw(t, "number")
+		case kind == 1:
+			object[key] = nil
+		case kind == 2 && depth > 0:
+			object[key] = anyJSON(t, depth-1)
+		case kind == 3 && depth > 0:
+			object[key] = []any{anyJSON(t, depth-1), true}
+		default:
+			object[key] = rapid.String().Draw(t, "text")
+		}
+	}
+	return object
+}
+
+// checkParse asserts what holds of any message whatever.
+func checkParse(t rapid.TB, message string) {
+	t.Helper()
+	result, text := workertext.Parse(message)
+	if len(text) > len(message)+300 {
+		t.Errorf("the text has %d bytes, the message had %d", len(text), len(message))
+	}
+	if result == nil {
+		return
+	}
+	for _, url := range []string{result.URL, result.LogURL} {
+		if len(url) > workertext.MaxURLBytes || !utf8.ValidString(url) || strings.ContainsFunc(url, unicode.IsControl) {
+			t.Errorf("url %q", url)
+		}
+	}
+	if result.Data == nil {
+		return
+	}
+	raw := result.Data.Raw
+	if len(raw) > workertext.MaxDataBytes || !utf8.Valid(raw) {
+		t.Errorf("data %q", raw)
+	}
+	var v any
+	if err := json.Unmarshal(raw, &v); err != nil {
+		t.Errorf("data %q cannot be stored: %v", raw, err)
+	}
 }

@@ -19,7 +19,7 @@ const fullSpec = `
 template:
   metadata: {labels: {a: b}}
   spec:
-    initContainers: [{name: i, image: b}, {name: j, image: b}]
+    initContainers: [{name: i, image: b, env: [{name: A, value: a}, {name: B, value: $(A)}]}, {name: j, image: b}]
     containers: [{name: worker, image: busybox, env: [{name: A, value: a}, {name: B, value: $(A)}]}, {name: other, image: busybox}]
 workerContainer: worker
 input: {value: {a: {b: 1}, c: [1, 2]}}
@@ -131,6 +131,7 @@ func TestC62OrderIsImmutable(t *testing.T) {
 	}
 	wantRefused(t, swap("containers"), "spec.template.spec.containers", "order of containers")
 	wantRefused(t, swap("initContainers"), "spec.template.spec.initContainers", "order of initContainers")
+	wantRefused(t, swap("initContainers", "env"), "spec.template.spec.initContainers[0].env", "order of env")
 	wantRefused(t, swap("containers", "env"), "spec.template.spec.containers[0].env", "order of env")
 }
 
