@@ -43,12 +43,12 @@ func (d *decision) idle() {
 		}, lifecycle.Facts{})
 	case d.suspended():
 		d.wait(v1alpha1.ReasonSuspended, "spec.suspend is set; no attempt starts")
-	case busy || lost && d.waitsForLost():
-		d.waitForEarlier()
 	case status.State == v1alpha1.StateRetrying && status.NextRetryTime == nil:
 		d.wait(status.Reason, "The next attempt would start after the overall deadline; the Task fails when that passes")
 	case status.State == v1alpha1.StateRetrying && d.now.Before(status.NextRetryTime.Time):
 		d.wake(status.NextRetryTime.Time)
+	case busy || lost && d.waitsForLost():
+		d.waitForEarlier()
 	default:
 		d.open(lifecycle.Facts{BackoffOver: true, Suspended: d.suspended()}, nil)
 	}

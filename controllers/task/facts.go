@@ -116,8 +116,19 @@ func readContainers(f *PodFacts, pod *corev1.Pod, workerContainer string) {
 	for i := range pod.Status.EphemeralContainerStatuses {
 		running = running || pod.Status.EphemeralContainerStatuses[i].State.Running != nil
 	}
-	over := f.Phase == corev1.PodSucceeded || f.Phase == corev1.PodFailed
+	over := f.Phase == corev1.PodSucceeded || f.Phase == corev1.PodFailed || allTerminated(pod)
 	f.MayRun = running || !over
+}
+
+// allTerminated tells whether each container of the template has ended, which the kubelet shows before the pod's phase does.
+// The pod's restart policy is Never, so none comes back.
+func allTerminated(pod *corev1.Pod) bool {
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].State.Terminated == nil {
+			return false
+		}
+	}
+	return len(pod.Spec.Containers) > 0 && len(pod.Status.ContainerStatuses) == len(pod.Spec.Containers)
 }
 
 // noteWaiting keeps the most telling reason: of a container that truly waits for something, the worker before others.

@@ -74,9 +74,9 @@ func TestFactsOfPod(t *testing.T) {
 			want:   PodFacts{Exit: &Exit{Code: 0, Reason: "Completed", Message: "done", StartTime: started, FinishTime: after(20)}},
 		},
 		"exited, the phase is late": {
-			reason: "until the phase says that it is over, a container may run",
+			reason: "all its containers have ended, and none comes back; the phase only follows",
 			pod:    podOf(corev1.PodRunning, containerEnded("worker", 1, "Error", "")),
-			want:   PodFacts{Exit: &Exit{Code: 1, Reason: "Error", StartTime: started, FinishTime: after(20)}, MayRun: true},
+			want:   PodFacts{Exit: &Exit{Code: 1, Reason: "Error", StartTime: started, FinishTime: after(20)}},
 		},
 		"OOMKilled": {
 			reason: "137 with its reason",

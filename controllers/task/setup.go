@@ -95,8 +95,8 @@ func stripPod(obj any) (any, error) {
 		ActiveDeadlineSeconds:         pod.Spec.ActiveDeadlineSeconds,
 		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 	}
-	if len(pod.Spec.Containers) > 0 {
-		spec.Containers = []corev1.Container{{Name: pod.Spec.Containers[0].Name}}
+	for i := range pod.Spec.Containers {
+		spec.Containers = append(spec.Containers, corev1.Container{Name: pod.Spec.Containers[i].Name})
 	}
 	pod.Spec = spec
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
