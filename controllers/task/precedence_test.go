@@ -89,7 +89,7 @@ func TestPrecedence(t *testing.T) {
 				plan := decide(s.Snapshot)
 				checkPlan(t, s.Snapshot, plan)
 				got := outcomeOf(s.Snapshot, plan)
-				if got.Stopping != "" && isCancelled(s.Task) {
+				if want == v1alpha1.ReasonDisrupted && pod.Exit == nil && isCancelled(s.Task) {
 					want = v1alpha1.ReasonCancelled // an outcome that is fixed and not yet fired is raised to cancel
 				}
 				if got.Stopping != want && (got.Stopping != "" || got.Reason != want) {
