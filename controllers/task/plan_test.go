@@ -104,12 +104,21 @@ func takenForLost(s Snapshot, w *Worker) bool {
 	if t.Spec.Retry != nil && t.Spec.Retry.OnWorkerLost == v1alpha1.WaitForLostWorker {
 		return false
 	}
-	a := attempt(t, w.Attempt)
-	if a == nil || a.FinishTime == nil {
-		return w.Attempt < t.Status.Attempt-1 || !s.Now.Before(lifecycle.WorkerLostDeadline(t, w.createTime()))
+	last := t.Status.Attempt // whose attempt has ended
+	if t.Status.State == v1alpha1.StatePending {
+		last--
 	}
-	return isUnknown(t, v1alpha1.ConditionWorkerStopped) || w.Attempt < t.Status.Attempt-1 ||
-		!s.Now.Before(lifecycle.WorkerLostDeadline(t, a.FinishTime.Time))
+	if w.Attempt < last {
+		return true // the attempt after it has had the same question
+	}
+	since := w.createTime()
+	if a := attempt(t, w.Attempt); a != nil && a.FinishTime != nil {
+		if isUnknown(t, v1alpha1.ConditionWorkerStopped) {
+			return true
+		}
+		since = a.FinishTime.Time
+	}
+	return !s.Now.Before(lifecycle.WorkerLostDeadline(t, since))
 }
 
 // wakeViolations: invariants 7 and 10. A Task that goes on has a wake-up, or something that will send an event; and nobody
