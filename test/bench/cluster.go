@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/yaml"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+const (
+	operatorNamespace = "taskwarden-system"
+	operatorAccount   = "taskwarden-controller"
+)
+
+// cluster is a control plane with simulated nodes that belongs to this run alone.
+type cluster struct {
+	client.Client
+	config    *rest.Config
+	bin, name string
+	dir       string
+	log       *auditLog
+	lock      *os.File
+}
+
+// startCluster brings a fresh cluster up, with the CRD and the operator's role in it.
+func startCluster(ctx context.Context, bin, name string, args []string) (*cluster, error) {
+	c := &cluster{bin: bin, name: name}
+	var err error
+	if c.lock, err = lockCluster(name); err != nil {
+		return nil, err
+	}
+	doing("starting cluster %s", name)
+	if err := c.start(ctx, args); err != nil {
+		return nil, errors.Join(err, c.down())
+	}
+	if err := c.install(ctx); err != nil {
+		return nil, errors.Join(err, c.down())
+	}
+	return c, nil
+}
+
+// lockCluster keeps another run from ending this one's cluster. hack/with-cluster.sh has the same lock.
+func lockCluster(name string) (*os.File, error) {
+	cache := os.Getenv("TASKWARDEN_CACHE")
+	if cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return nil, err
+		}
+		cache = filepath.Join(dir, "taskwarden")
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Create(filepath.Join(cache, "with-"+name+".lock"))
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another run uses cluster %s: %w", name, err), f.Close())
+	}
+	return f, nil
+}
+
+func (c *cluster) start(ctx context.Context, args []string) error {
+	if _, err := c.call(ctx, "down", "--name", c.name); err != nil {
+		return err
+	}
+	up := append([]string{"up", "--name", c.name, "--node", "kwok"}, args...)
+	if _, err := c.call(ctx, up...); err != nil {
+		return err
+	}
+	env, err := c.call(ctx, "env", "--name", c.name)
+	if err != nil {
+		return err
+	}
+	values := map[string]string{}
+	for line := range strings.SplitSeq(env, "\n") {
+		if key, value, ok := strings.Cut(line, "="); ok {
+			values[key] = value
+		}
+	}
+	c.dir, c.log = values["CLUSTER_DIR"], &auditLog{path: values["AUDIT_LOG"]}
+	if c.config, err = clientcmd.BuildConfigFromFlags("", values["KUBECONFIG"]); err != nil {
+		return err
+	}
+	c.config.QPS = -1 // the creators are bounded by their number
+	c.config.UserAgent = "taskwarden-bench"
+	ctrllog.SetLogger(logr.Discard()) // the client has nothing to say that its errors do not
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	c.Client, err = client.New(c.config, client.Options{Scheme: scheme})
+	return err
+}
+
+// call runs the cluster program and answers its standard output; its progress goes where ours goes.
+func (c *cluster) call(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.bin, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("cluster %s: %w", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// down ends the cluster, whatever state it is in.
+func (c *cluster) down() error {
+	ctx, cancel := cleaning()
+	defer cancel()
+	_, err := c.call(ctx, "down", "--name", c.name)
+	return errors.Join(err, c.lock.Close())
+}
+
+// install applies the CRD and what the operator may do.
+func (c *cluster) install(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operatorNamespace}}
+	if err := c.Create(ctx, ns); err != nil {
+		return err
+	}
+	for _, pattern := range []string{"config/crd/*_*.yaml", "config/rbac/role.yaml", "config/rbac/role_binding.yaml", "config/rbac/service_account.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		if len(files) == 0 {
+			return fmt.Errorf("there is no %s", pattern)
+		}
+		for _, file := range files {
+			if err := c.applyFile(ctx, file); err != nil {
+				return fmt.Errorf("apply %s: %w", file, err)
+			}
+		}
+	}
+	var last error
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		last = c.List(ctx, &v1alpha1.TaskList{})
+		return last == nil, nil
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("the API of Tasks is not served: %w", err), last)
+	}
+	return nil
+}
+
+func (c *cluster) applyFile(ctx context.Context, file string) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var object unstructured.Unstructured
+	if err := yaml.Unmarshal(content, &object.Object); err != nil {
+		return err
+	}
+	return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(&object), client.FieldOwner("taskwarden-bench"), client.ForceOwnership)
+}
+
+// writeOperatorKubeconfig gives the operator the rights that it has in a real cluster, and the place in the API server's
+// queues that goes with them; an administrator would pass all others.
+func (c *cluster) writeOperatorKubeconfig(ctx context.Context, file string) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: operatorAccount}}
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 60 * 60)}}
+	if err := c.SubResource("token").Create(ctx, account, token); err != nil {
+		return fmt.Errorf("token for the operator: %w", err)
+	}
+	const name = "bench"
+	return clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{name: {
+			Server: c.config.Host, CertificateAuthority: c.config.CAFile, CertificateAuthorityData: c.config.CAData,
+		}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {Token: token.Status.Token}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		CurrentContext: name,
+	}, file)
+}
+
+// processes are the ids of the cluster's servers, by name.
+func (c *cluster) processes() (map[string]int, error) {
+	content, err := os.ReadFile(filepath.Join(c.dir, "cluster.json"))
+	if err != nil {
+		return nil, err
+	}
+	var state struct {
+		Components []struct {
+			Name    string            `json:"name"`
+			Process struct{ PID int } `json:"process"`
+		} `json:"components"`
+	}
+	if err := json.Unmarshal(content, &state); err != nil {
+		return nil, err
+	}
+	pids := map[string]int{}
+	for _, component := range state.Components {
+		pids[component.Name] = component.Process.PID
+	}
+	return pids, nil
+}
+
+// makeNamespace makes the namespace of one phase, and waits until pods can be made in it.
+func (c *cluster) makeNamespace(ctx context.Context, name string) error {
+	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		return err
+	}
+	account := &corev1.ServiceAccount{}
+	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		return c.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, account) == nil, nil
+	})
+}

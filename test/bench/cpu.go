@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ticksPerSecond is the unit of /proc, the same on all Linux machines.
+const ticksPerSecond = 100
+
+// cpuTimes says what took the processors: figures of a run that shared the machine with something else mean little.
+type cpuTimes struct {
+	at   time.Time
+	of   map[string]float64 // CPU seconds by process
+	busy float64            // of the whole machine
+}
+
+func (b *bench) cpuTimes() (cpuTimes, error) {
+	pids, err := b.cluster.processes()
+	if err != nil {
+		return cpuTimes{}, err
+	}
+	pids["bench"] = os.Getpid()
+	if b.operator != nil {
+		pids["operator"] = b.operator.cmd.Process.Pid
+	}
+	t := cpuTimes{at: time.Now(), of: map[string]float64{}}
+	for name, pid := range pids {
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return t, err
+		}
+		if t.of[name], err = parseProcessTime(string(content)); err != nil {
+			return t, err
+		}
+	}
+	content, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return t, err
+	}
+	t.busy, err = parseMachineTime(string(content))
+	return t, err
+}
+
+// parseProcessTime reads user and system time. The program's name may hold anything, so fields are counted from its end.
+func parseProcessTime(stat string) (float64, error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 13 {
+		return 0, errors.New("short /proc/PID/stat")
+	}
+	return sumTicks(fields[11:13])
+}
+
+// parseMachineTime adds up the time of all processors that was not idle.
+func parseMachineTime(stat string) (float64, error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0, errors.New("short /proc/stat")
+	}
+	return sumTicks(append(slices.Clone(fields[1:4]), fields[6:9]...)) // without idle and iowait; guests are in user
+}
+
+func sumTicks(fields []string) (float64, error) {
+	var sum float64
+	for _, f := range fields {
+		v, err := strconv.ParseFloat(f, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += v / ticksPerSecond
+	}
+	return sum, nil
+}
+
+// since describes the CPU time from an earlier reading on.
+func (t cpuTimes) since(before cpuTimes) string {
+	total := t.busy - before.busy
+	others := total
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(t.of)) {
+		used := t.of[name] - before.of[name]
+		others -= used
+		parts = append(parts, fmt.Sprintf("%s %.1f", name, used))
+	}
+	return fmt.Sprintf("CPU seconds: %s, all others %.1f; the %d processors were busy for %.0f%% of %.1f s",
+		strings.Join(parts, ", "), max(others, 0), runtime.NumCPU(),
+		100*total/t.at.Sub(before.at).Seconds()/float64(runtime.NumCPU()), t.at.Sub(before.at).Seconds())
+}
