@@ -130,9 +130,13 @@ func (d *decision) lostHasStopped(w *Worker) bool {
 	case w.MayRun():
 		return false
 	case w == nil || len(w.Pods) == 0:
-		if !d.NodeReady {
+		word := d.now.Add(lostNodeWait)
+		if d.NodeReady {
+			word = d.nodesWord(findCondition(d.task, v1alpha1.ConditionWorkerStopped).LastTransitionTime.Time)
+		}
+		if !lifecycle.Passed(word, d.now) {
 			if d.waitsForLost() {
-				d.wake(d.now.Add(lostNodeWait))
+				d.wake(word)
 			}
 			return false
 		}

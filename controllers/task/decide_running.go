@@ -123,7 +123,7 @@ func (d *decision) stopping(w *Worker) {
 		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, reason,
 			fmt.Sprintf("The worker of attempt %d has stopped", status.Attempt), d.now)
 		d.close(w, e)
-	case lifecycle.Passed(lostAt, d.now) && d.vanished(w) && d.NodeReady:
+	case lifecycle.Passed(lostAt, d.now) && d.vanished(w) && d.NodeReady && lifecycle.Passed(d.nodesWord(since), d.now):
 		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, reason,
 			fmt.Sprintf("The pod of attempt %d is gone, its node is ready, and its grace is over", status.Attempt), d.now)
 		d.close(w, e)
@@ -132,6 +132,9 @@ func (d *decision) stopping(w *Worker) {
 		e.lost = true
 		d.close(w, e)
 	default:
+		if pod != nil {
+			lifecycle.Seen(d.task, pod.reference()) // it may have come to a node since
+		}
 		status.Reason, status.Message = reason, lifecycle.Truncate("The worker is being stopped: "+message)
 		d.wake(lostAt)
 		d.stop(w, since)
@@ -144,20 +147,29 @@ func (d *decision) noteLost(attempt int32, node string) {
 		fmt.Sprintf("The worker of attempt %d on node %q did not confirm that it stopped; it may still run", attempt, node), d.now)
 }
 
-// lostDeadline is when a stop no longer waits for proof. A vanished pod on a node that answers is believed after the pod's
-// grace: its kubelet ends what the API server no longer knows.
+// nodeMonitorWait is longer than a dead node is still called ready (50 s, and 5 s until that is noticed).
+const nodeMonitorWait = time.Minute
+
+// lostDeadline is when a stop no longer waits for proof.
 func (d *decision) lostDeadline(w *Worker, since time.Time) time.Time {
 	lost := lifecycle.WorkerLostDeadline(d.task, since)
 	if d.vanished(w) && d.NodeReady {
-		return lifecycle.Earliest(lost, since.Add(podGrace(d.task)+stopSlack))
+		return lifecycle.Earliest(lost, d.nodesWord(since))
 	}
 	return lost
 }
 
-// vanished tells of a worker that ran that its pod is gone and nobody has seen it stop.
+// nodesWord is when the node of a pod that is gone is believed to have stopped it: its kubelet ends what the API server no
+// longer knows, after the pod's grace, and counted from the moment at which it answers.
+func (d *decision) nodesWord(since time.Time) time.Time {
+	return later(since, d.NodeReadySince).Add(max(podGrace(d.task)+stopSlack, nodeMonitorWait))
+}
+
+// vanished tells of a worker that a node had that its pod is gone and nobody has seen it stop.
 func (d *decision) vanished(w *Worker) bool {
 	s := &d.task.Status
-	return s.State == v1alpha1.StateProcessing && d.pod(w) == nil && !d.StopWitnessed && (w == nil || w.Job == nil || !w.Job.Finished())
+	onNode := s.State == v1alpha1.StateProcessing || s.Worker.NodeName != ""
+	return onNode && d.pod(w) == nil && !d.StopWitnessed && (w == nil || w.Job == nil || !w.Job.Finished())
 }
 
 func (d *decision) terminating() bool { return isTrue(d.task, v1alpha1.ConditionTerminating) }

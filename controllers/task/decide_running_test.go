@@ -188,6 +188,13 @@ func TestC01JobDeleted(t *testing.T) {
 			scene:  processing().pod(1, exits(0, after(19)), over),
 			want:   outcome{State: succeededState, Reason: "Completed", Attempt: 1, Wake: "now"},
 		},
+		"with its pod, which a node had": {
+			reason: "a pod that was bound may have begun to run since it was last seen",
+			scene: pending(terminating(v1alpha1.ReasonCancelled, after(5)), func(t *v1alpha1.Task) {
+				t.Status.Worker.PodUID, t.Status.Worker.NodeName = podUID(1), testNode
+			}).with(cancel),
+			want: outcome{State: pendingState, Reason: "Cancelled", Attempt: 1, Stopping: "Cancelled", Wake: "5m5s"},
+		},
 		"C36 cancelled after it was deleted": {
 			reason: "a missing child is a finished one",
 			scene:  pending().with(cancel),
@@ -345,13 +352,22 @@ func TestC07NodeLost(t *testing.T) {
 		},
 		"the pod object is gone, the node answers": {
 			reason: "its kubelet has the pod's grace to end what the API server no longer knows",
-			scene:  nodeReady(base().at(after(70)).job(1, jobGoing)),
-			want:   fixed("1m45s"),
+			scene:  nodeReady(base().at(after(119)).job(1, jobGoing)),
+			want:   fixed("2m0s"),
 		},
 		"the pod object is gone, the node has answered for a grace": {
 			reason: "then its word is taken",
-			scene:  nodeReady(base().at(after(105)).job(1, jobGoing)),
+			scene:  nodeReady(base().at(after(120)).job(1, jobGoing)),
 			want:   closed,
+		},
+		"the pod object is gone, the node has just come back": {
+			reason: "its kubelet has that time from the moment at which it answers",
+			scene: func() *scene {
+				s := nodeReady(base().at(after(200)).job(1, jobGoing))
+				s.NodeReadySince = after(190)
+				return s
+			}(),
+			want: fixed("4m10s"),
 		},
 		"the pod object is gone, and was seen to stop": {
 			reason: "nothing to wait for",
@@ -368,6 +384,11 @@ func TestC07NodeLost(t *testing.T) {
 		"lost":        {base().at(after(360)).runs(1, stopAsked, deleting), "Unknown", testNode},
 		"vanished":    {base().at(after(360)).job(1, jobGoing), "Unknown", testNode},
 		"node's word": {nodeReady(base().at(after(360)).job(1, jobGoing)), "True", "node is ready"},
+		"node back": {func() *scene {
+			s := nodeReady(base().at(after(360)).job(1, jobGoing))
+			s.NodeReadySince = after(350)
+			return s
+		}(), "Unknown", testNode},
 	} {
 		c := findCondition(decide(tc.scene.Snapshot).Task, v1alpha1.ConditionWorkerStopped)
 		if c == nil || string(c.Status) != tc.want || !strings.Contains(c.Message, tc.says) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -173,7 +174,7 @@ func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 	if status.State == v1alpha1.StateRetrying {
 		var err error
 		if d.waitsForLost() && isUnknown(s.Task, v1alpha1.ConditionWorkerStopped) {
-			s.NodeReady, err = r.nodeReady(ctx, status.Worker.NodeName)
+			s.NodeReady, s.NodeReadySince, err = r.nodeReady(ctx, status.Worker.NodeName)
 		}
 		return err
 	}
@@ -182,9 +183,9 @@ func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 	old := status.Worker.CreateTime != nil && s.Now.Sub(status.Worker.CreateTime.Time) >= podWait
 	var err error
 	switch {
-	case status.State == v1alpha1.StateProcessing && pod == nil:
+	case pod == nil && (status.State == v1alpha1.StateProcessing || status.Worker.PodUID != ""):
 		s.StopWitnessed = r.witness.stopped(status.Worker.PodUID)
-		s.NodeReady, err = r.nodeReady(ctx, status.Worker.NodeName)
+		s.NodeReady, s.NodeReadySince, err = r.nodeReady(ctx, status.Worker.NodeName)
 	case status.State != v1alpha1.StatePending || !old || w == nil || w.Job == nil:
 	case pod == nil:
 		s.PodCreateError, err = r.failedCreate(ctx, s.Task.Namespace, w.Job.UID)
@@ -224,19 +225,19 @@ func (r *Reconciler) failedMount(ctx context.Context, namespace string, pod type
 	return newest.Note, nil
 }
 
-// nodeReady tells whether the node's kubelet answers.
-func (r *Reconciler) nodeReady(ctx context.Context, name string) (bool, error) {
+// nodeReady tells whether the node's kubelet answers, and since when.
+func (r *Reconciler) nodeReady(ctx context.Context, name string) (bool, time.Time, error) {
 	if name == "" {
-		return false, nil
+		return false, time.Time{}, nil
 	}
 	var node corev1.Node
 	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
-		return false, client.IgnoreNotFound(err)
+		return false, time.Time{}, client.IgnoreNotFound(err)
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue, nil
+			return c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time, nil
 		}
 	}
-	return false, nil
+	return false, time.Time{}, nil
 }

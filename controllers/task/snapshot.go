@@ -25,6 +25,8 @@ type Snapshot struct {
 	MountError string
 	// NodeReady tells that the node of a vanished worker answers, so that its kubelet is believed to have stopped it.
 	NodeReady bool
+	// NodeReadySince is when it began to answer.
+	NodeReadySince time.Time
 	// StopWitnessed tells of the current attempt's vanished pod that its containers were seen to have stopped.
 	StopWitnessed bool
 }

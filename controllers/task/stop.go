@@ -65,10 +65,11 @@ func (d *decision) stopLeftovers() {
 	}
 }
 
-// leftoverDeadline is when the pod of an ended attempt must be gone by itself.
+// leftoverDeadline is when the pod of an ended attempt must be gone by itself. A Job without a pod has no such grace: it
+// could only make another one.
 func (d *decision) leftoverDeadline(w *Worker) time.Time {
 	if a := attempt(d.task, w.Attempt); a != nil && a.FinishTime != nil {
-		if a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil {
+		if byItself := a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil; byItself && len(w.Pods) > 0 {
 			return lifecycle.FinishGraceEnd(d.task, a.FinishTime.Time)
 		}
 		return a.FinishTime.Time

@@ -94,6 +94,18 @@ func TestLeftovers(t *testing.T) {
 			}).at(after(21)).runs(1, exits(0, after(20))),
 			want: done("1m5s", "pod-1 by deadline"),
 		},
+		"a Job that has lost its pod": {
+			reason: "it is deleted at once: it could only make another pod",
+			scene:  ended(lifecycle.Cancel, cancel).at(after(21)).job(1),
+			want: outcome{
+				State: cancelledState, Reason: "Cancelled", Attempt: 1, Stop: []string{"job-1 by deletion of the Job"}, Wake: "none",
+			},
+		},
+		"a successful attempt's Job that has lost its pod": {
+			reason: "the same where the worker had ended by itself",
+			scene:  ended(lifecycle.Succeed, keep).at(after(21)).job(1),
+			want:   done("27h47m0s", "job-1 by deletion of the Job"),
+		},
 		"the worker of a lost attempt": {
 			reason: "it had its wait; it is stopped wherever it shows up",
 			scene: stored(after(400), func(t *v1alpha1.Task) {

@@ -26,6 +26,7 @@ type world struct {
 	// doomed are those that the kubelet is to end, since when.
 	doomed   map[string]time.Time
 	nodeDead bool
+	back     time.Time // when the node came back
 	pods     int
 	// excused: a worker has been taken for lost, so that a second one may run beside it.
 	excused bool
@@ -52,7 +53,7 @@ func newWorld(t *rapid.T) *world {
 // reconcile passes until nothing changes, and carries out what is asked for.
 func (w *world) reconcile() {
 	for range settled {
-		w.NodeReady = !w.nodeDead
+		w.NodeReady, w.NodeReadySince = !w.nodeDead, w.back
 		plan := decide(w.Snapshot)
 		for _, v := range violations(w.Snapshot, plan) {
 			w.t.Fatalf("a plan at %s from %s: %s", w.Now.Sub(created), describe(w.scene), v)
@@ -234,7 +235,9 @@ func (w *world) act(what string) {
 	case "node dies":
 		w.nodeDead = true
 	case "node returns":
-		w.nodeDead = false
+		if w.nodeDead {
+			w.nodeDead, w.back = false, w.Now
+		}
 	case "pod deleted":
 		if p := w.anyPod(); p != nil {
 			p.Deleting = true
