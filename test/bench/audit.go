@@ -43,7 +43,7 @@ func (l *auditLog) read(namespace string, add func(*audit.Event) error) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	if _, err := file.Seek(l.offset, io.SeekStart); err != nil {
 		return err
 	}
@@ -239,18 +239,18 @@ func (l *ledger) taskUnits() ([]unit, error) {
 	jobOf := map[string]string{}
 	for name, job := range l.jobs {
 		if other, ok := jobOf[job.owner]; ok {
-			return nil, fmt.Errorf("Task %s had two Jobs, %s and %s", job.owner, other, name)
+			return nil, fmt.Errorf("two Jobs of Task %s: %s and %s", job.owner, other, name)
 		}
 		jobOf[job.owner] = name
 	}
 	units := make([]unit, 0, len(l.tasks))
 	for name, task := range l.tasks {
 		if task.state != "Succeeded" {
-			return nil, fmt.Errorf("Task %s ended as %q", name, task.state)
+			return nil, fmt.Errorf("the end of Task %s is %q", name, task.state)
 		}
 		job, pod := l.jobs[jobOf[name]], podOf[jobOf[name]]
 		if job == nil || pod == nil {
-			return nil, fmt.Errorf("Task %s succeeded without a Job and a pod", name)
+			return nil, fmt.Errorf("no Job or no pod of Task %s, which succeeded", name)
 		}
 		units = append(units, unit{created: task.created, podEnded: pod.ended, jobComplete: job.ended, ended: task.ended})
 	}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,12 +142,12 @@ func TestLedgerOfPlainJob(t *testing.T) {
 }
 
 func TestLedgerRefusesOtherEnds(t *testing.T) {
-	failed := append(taskLog[:10:10], logLine("update", "tasks", "status", "t", operatorAgent, 200, 2, oneTask(`{"state":"Failed"}`)), "")
-	second := append(taskLog[:15:15], logLine("create", "jobs", "", "t-2", operatorAgent, 201, 3, owned("t-2", "Task", "t", `{}`)), "")
+	failed := logLine("update", "tasks", "status", "t", operatorAgent, 200, 2, oneTask(`{"state":"Failed"}`))
+	second := logLine("create", "jobs", "", "t-2", operatorAgent, 201, 3, owned("t-2", "Task", "t", `{}`))
 	for name, lines := range map[string][]string{
-		"failed":      failed,
-		"going":       append(taskLog[:10:10], ""),
-		"two Jobs":    second,
+		"failed":      slices.Concat(taskLog[:10], []string{failed, ""}),
+		"going":       slices.Concat(taskLog[:10], []string{""}),
+		"two Jobs":    slices.Concat(taskLog[:15], []string{second, ""}),
 		"without Job": {taskLog[0], taskLog[10], ""},
 	} {
 		if _, err := readLedger(t, writeLog(t, lines...)).taskUnits(); err == nil {
@@ -158,7 +160,13 @@ func TestAuditLogGoesOn(t *testing.T) {
 	half := len(taskLog[1]) / 2
 	log := writeLog(t, taskLog[0], taskLog[1][:half])
 	var verbs []string
-	add := func(e *audit.Event) error { verbs = append(verbs, e.Verb); return nil }
+	add := func(e *audit.Event) error {
+		if e.Verb == "list" {
+			return errors.New("refused")
+		}
+		verbs = append(verbs, e.Verb)
+		return nil
+	}
 	read := func(want string) {
 		t.Helper()
 		if err := log.read("run", add); err != nil {
@@ -177,6 +185,10 @@ func TestAuditLogGoesOn(t *testing.T) {
 	}
 	appendLog(t, log, taskLog[14], "")
 	read("create get delete")
+	appendLog(t, log, logLine("list", "tasks", "", "", operatorAgent, 200, 9, `null`), "")
+	if err := log.read("run", add); err == nil {
+		t.Error("an event that is refused is passed over")
+	}
 	appendLog(t, log, `{"namespace":"run"`, "")
 	if err := log.read("run", add); err == nil {
 		t.Error("no error for a line that is no JSON")

@@ -66,7 +66,7 @@ func startOperator(program, kubeconfig, log string, args []string) (*operator, e
 	if err != nil {
 		return nil, err
 	}
-	defer out.Close() //nolint:errcheck // the process has it open, too
+	defer out.Close() // the process has it open, too
 	o := &operator{
 		cmd: exec.Command(program, append([]string{
 			"controller", "--metrics-bind-address", metrics, "--health-probe-bind-address", probes,
