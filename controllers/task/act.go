@@ -109,8 +109,9 @@ func mayCreate(live, want *v1alpha1.Task) bool {
 		handled := live.Status.LastHandledRetry
 		request := retryRequest(live)
 		return live.Status.Attempt == attempt-1 && request != "" && (handled == nil || handled.RequestedAt != request)
+	default:
+		return false // running, or over
 	}
-	return false
 }
 
 // strangerError says that the needed name is taken by a Job that is not ours.

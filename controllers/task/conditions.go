@@ -85,7 +85,8 @@ func isTrue(t *v1alpha1.Task, kind string) bool {
 	return meta.IsStatusConditionTrue(t.Status.Conditions, kind)
 }
 
-func isUnknown(t *v1alpha1.Task, kind string) bool {
-	c := findCondition(t, kind)
+// workerLost tells that the last worker is not known to have stopped.
+func workerLost(t *v1alpha1.Task) bool {
+	c := findCondition(t, v1alpha1.ConditionWorkerStopped)
 	return c != nil && c.Status == metav1.ConditionUnknown
 }

@@ -84,7 +84,8 @@ func (d *decision) pruneFailedJobs() {
 		if w.Job == nil || w.Attempt >= d.task.Status.Attempt && (a == nil || a.Outcome == "" || a.Outcome == string(lifecycle.Succeed)) {
 			continue
 		}
-		if kept++; kept > v1alpha1.MaxKeptFailedJobs && !w.Job.Deleting && !w.MayRun() {
+		kept++
+		if kept > v1alpha1.MaxKeptFailedJobs && !w.Job.Deleting && !w.MayRun() {
 			d.plan.DeleteJobs = append(d.plan.DeleteJobs, ObjectKey{Name: w.Job.Name, UID: w.Job.UID})
 		}
 	}

@@ -99,7 +99,7 @@ func (d *decision) earlierMayRun() (busy, lost bool) {
 	if d.task.Status.State == v1alpha1.StatePending {
 		last--
 	}
-	if isUnknown(d.task, v1alpha1.ConditionWorkerStopped) {
+	if workerLost(d.task) {
 		lost = !d.lostHasStopped(d.worker(last))
 	}
 	for i := range d.Workers {
@@ -107,7 +107,7 @@ func (d *decision) earlierMayRun() (busy, lost bool) {
 		if current := d.hasWorker() && w.Attempt == d.task.Status.Attempt; current || !w.MayRun() {
 			continue
 		}
-		if w.Attempt > 0 && w.Attempt < last || w.Attempt == last && isUnknown(d.task, v1alpha1.ConditionWorkerStopped) {
+		if w.Attempt > 0 && w.Attempt < last || w.Attempt == last && workerLost(d.task) {
 			lost = true // before the last attempt began, or when it was closed
 			continue
 		}

@@ -232,7 +232,7 @@ func TestC39CancelDuringBackoff(t *testing.T) {
 		},
 		"an earlier worker has not been heard of": {
 			reason: "the wait for a lost worker is over, whatever the next attempt would have waited for",
-			scene: retrying(cancel, onLost(v1alpha1.WaitForLostWorker)).at(after(400)).
+			scene: retrying(cancel, waitForLost).at(after(400)).
 				runs(1, exits(1, after(20)), stopAsked, deleting),
 			want: outcome{State: cancelledState, Reason: "Cancelled", Attempt: 1, Charged: 1, Wake: "now"},
 		},
@@ -332,7 +332,7 @@ func TestEarlierWorker(t *testing.T) {
 		},
 		"C07 node has not answered, and the Task wants to wait": {
 			reason: "onWorkerLost Wait forbids even that",
-			scene:  retrying(onLost(v1alpha1.WaitForLostWorker)).at(after(380)).runs(1, exits(1, after(20)), stopAsked, deleting),
+			scene:  retrying(waitForLost).at(after(380)).runs(1, exits(1, after(20)), stopAsked, deleting),
 			want:   waiting("none"),
 		},
 		"C07 lost worker, Replace": {
@@ -342,23 +342,23 @@ func TestEarlierWorker(t *testing.T) {
 		},
 		"C07 lost worker, Wait": {
 			reason: "waits until the worker is known to have stopped, without a loop",
-			scene:  lost(onLost(v1alpha1.WaitForLostWorker)).runs(1, stopAsked, deleting),
+			scene:  lost(waitForLost).runs(1, stopAsked, deleting),
 			want:   outcome{State: retryingState, Reason: "ActiveDeadlineExceeded", Attempt: 1, Charged: 1, Wake: "none"},
 		},
 		"C07 lost worker came back and stopped, Wait": {
 			reason: "now it is known to have stopped",
-			scene:  lost(onLost(v1alpha1.WaitForLostWorker)).job(1, jobFailed).pod(1, exits(137, after(450)), over),
+			scene:  lost(waitForLost).job(1, jobFailed).pod(1, exits(137, after(450)), over),
 			want:   next,
 		},
 		"C07 lost worker's pod is gone, Wait": {
 			reason: "a pod object that is gone proves nothing: it is looked at again whether the node answers",
-			scene:  lost(onLost(v1alpha1.WaitForLostWorker)),
+			scene:  lost(waitForLost),
 			want:   outcome{State: retryingState, Reason: "ActiveDeadlineExceeded", Attempt: 1, Charged: 1, Wake: "8m50s"},
 		},
 		"C07 lost worker's pod is gone and its node answers, Wait": {
 			reason: "its kubelet has ended what the API server no longer knows",
 			scene: func() *scene {
-				s := lost(onLost(v1alpha1.WaitForLostWorker))
+				s := lost(waitForLost)
 				s.NodeReady = true
 				return s
 			}(),

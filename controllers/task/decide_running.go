@@ -21,20 +21,12 @@ func (d *decision) running() {
 	if w != nil && w.Job != nil && status.Worker.JobUID == "" {
 		d.adopt(w.Job)
 	}
-	if pod := d.pod(w); pod != nil && status.State == v1alpha1.StatePending && !d.terminating() && pod.ran() {
-		if err := lifecycle.Started(d.task, pod.reference(), d.now); err != nil {
-			d.refuse(err)
-			return
-		}
-		status.Reason, status.Message = v1alpha1.ReasonWorkerRunning, "The worker runs on node "+pod.NodeName
-	}
-	if w != nil && w.Job != nil && w.Job.Complete && len(w.Pods) == 0 && status.State == v1alpha1.StatePending && !d.terminating() {
-		// The Job's word alone: it ran, nobody knows when.
-		d.refuse(lifecycle.Started(d.task, v1alpha1.WorkerStatus{StartTime: ptr.To(metav1.NewMicroTime(w.Job.CreateTime))}, d.now))
-	}
 	if d.terminating() {
 		d.stopping(w)
 		return
+	}
+	if status.State == v1alpha1.StatePending {
+		d.start(w)
 	}
 	if e := d.ending(w); e != nil {
 		if !w.MayRun() && !d.vanished(w) || e.workersOwn {
@@ -50,6 +42,19 @@ func (d *decision) running() {
 	}
 	d.wake(lifecycle.ActiveDeadline(d.task))
 	d.wake(lifecycle.OverallDeadline(d.task))
+}
+
+// start fires START where the worker runs, or has run and ended so fast that nobody saw it running.
+func (d *decision) start(w *Worker) {
+	status := &d.task.Status
+	switch pod := d.pod(w); {
+	case pod != nil && pod.ran():
+		d.refuse(lifecycle.Started(d.task, pod.reference(), d.now))
+		status.Reason, status.Message = v1alpha1.ReasonWorkerRunning, "The worker runs on node "+pod.NodeName
+	case w != nil && w.Job != nil && w.Job.Complete && len(w.Pods) == 0:
+		// The Job's word alone: it ran, nobody knows when.
+		d.refuse(lifecycle.Started(d.task, v1alpha1.WorkerStatus{StartTime: ptr.To(metav1.NewMicroTime(w.Job.CreateTime))}, d.now))
+	}
 }
 
 // pending says what the attempt waits for, and asks for its Job again where it could not be created.
@@ -84,7 +89,7 @@ func (d *decision) close(w *Worker, e *ending) {
 	if pod := d.pod(w); pod != nil && d.task.Status.Worker != nil {
 		lifecycle.Seen(d.task, pod.reference())
 	}
-	if isUnknown(d.task, v1alpha1.ConditionWorkerStopped) && !e.lost {
+	if workerLost(d.task) && !e.lost {
 		removeCondition(d.task, v1alpha1.ConditionWorkerStopped) // it spoke of an earlier worker
 	}
 	d.end(e.Ending, lifecycle.Facts{WorkerStopped: true, DeadlinePassed: e.Reason == v1alpha1.ReasonOverallDeadlineExceeded})
@@ -116,16 +121,11 @@ func (d *decision) stopping(w *Worker) {
 	}
 	switch lostAt := d.lostDeadline(w, since); {
 	case !w.MayRun() && !d.vanished(w):
-		if pod != nil && pod.Exit != nil && pod.Exit.Code == 0 {
-			setCondition(d.task, v1alpha1.ConditionReportMismatch, metav1.ConditionTrue, "ExitedZero",
-				fmt.Sprintf("The worker of attempt %d exited with code 0 after its outcome %s was stored", status.Attempt, reason), d.now)
-		}
-		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, reason,
-			fmt.Sprintf("The worker of attempt %d has stopped", status.Attempt), d.now)
+		d.noteMismatch(e)
+		d.noteStopped(reason, fmt.Sprintf("The worker of attempt %d has stopped", status.Attempt))
 		d.close(w, e)
 	case lifecycle.Passed(lostAt, d.now) && d.vanished(w) && d.NodeReady && lifecycle.Passed(d.nodesWord(since), d.now):
-		setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, reason,
-			fmt.Sprintf("The pod of attempt %d is gone, its node is ready, and its grace is over", status.Attempt), d.now)
+		d.noteStopped(reason, fmt.Sprintf("The pod of attempt %d is gone, its node is ready, and its grace is over", status.Attempt))
 		d.close(w, e)
 	case lifecycle.Passed(lostAt, d.now):
 		d.noteLost(status.Attempt, status.Worker.NodeName)
@@ -139,6 +139,19 @@ func (d *decision) stopping(w *Worker) {
 		d.wake(lostAt)
 		d.stop(w, since)
 	}
+}
+
+// noteMismatch keeps the word of a worker that says success after its outcome was stored.
+func (d *decision) noteMismatch(e *ending) {
+	if e.ExitCode != nil && *e.ExitCode == 0 {
+		setCondition(d.task, v1alpha1.ConditionReportMismatch, metav1.ConditionTrue, "ExitedZero",
+			fmt.Sprintf("The worker of attempt %d exited with code 0 after its outcome %s was stored", d.task.Status.Attempt, e.Reason), d.now)
+	}
+}
+
+// noteStopped says that a worker is known to have stopped.
+func (d *decision) noteStopped(reason, message string) {
+	setCondition(d.task, v1alpha1.ConditionWorkerStopped, metav1.ConditionTrue, reason, message, d.now)
 }
 
 // noteLost says that a worker is no longer waited for.

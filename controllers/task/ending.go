@@ -47,17 +47,13 @@ func (d *decision) ending(w *Worker) *ending {
 // disrupted: the pod was evicted, preempted or drained. A worker that had exited with 0 before did its work.
 func (d *decision) disrupted(w *Worker) *ending {
 	pod := d.pod(w)
-	if pod == nil {
-		if w != nil && w.Job != nil && w.Job.Failed && w.Job.Disrupted {
-			return fail(v1alpha1.ReasonDisrupted, w.Job.Message)
-		}
-		return nil
-	}
-	if pod.Disruption == nil {
+	switch {
+	case pod == nil:
+		return disruptedByJob(w)
+	case pod.Disruption == nil && pod.ExitUnknown != "" && pod.Reason == "":
 		// A pod with a reason of its own (rejected, evicted for its own usage, out of time) has that in place of an exit.
-		if pod.ExitUnknown != "" && pod.Reason == "" {
-			return fail(v1alpha1.ReasonWorkerLost, pod.ExitUnknown)
-		}
+		return fail(v1alpha1.ReasonWorkerLost, pod.ExitUnknown)
+	case pod.Disruption == nil:
 		return nil
 	}
 	if pod.Exit != nil && pod.Exit.Code == 0 && !pod.Exit.FinishTime.After(pod.Disruption.Time) {
@@ -72,6 +68,14 @@ func (d *decision) disrupted(w *Worker) *ending {
 		e.workersOwn = true
 	}
 	return e
+}
+
+// disruptedByJob: the Job has kept the evidence of a pod that is gone.
+func disruptedByJob(w *Worker) *ending {
+	if w != nil && w.Job != nil && w.Job.Failed && w.Job.Disrupted {
+		return fail(v1alpha1.ReasonDisrupted, w.Job.Message)
+	}
+	return nil
 }
 
 // exited: the worker's own word, spoken before the deadlines.

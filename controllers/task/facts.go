@@ -35,6 +35,8 @@ func factsOfJob(job *batchv1.Job) *JobFacts {
 		switch c.Type {
 		case batchv1.JobComplete, batchv1.JobSuccessCriteriaMet:
 			f.Complete = true
+		case batchv1.JobSuspended:
+			// neither end
 		case batchv1.JobFailed, batchv1.JobFailureTarget:
 			f.Failed = true
 			f.Message = c.Message
@@ -98,19 +100,8 @@ func readContainers(f *PodFacts, pod *corev1.Pod, workerContainer string) {
 		s := &pod.Status.ContainerStatuses[i]
 		running = running || s.State.Running != nil
 		f.noteWaiting(s, s.Name == workerContainer)
-		if s.Name != workerContainer {
-			continue
-		}
-		if s.State.Running != nil {
-			f.RunningSince = s.State.Running.StartedAt.Time
-		}
-		if t := s.State.Terminated; t != nil && t.Reason == "ContainerStatusUnknown" {
-			f.ExitUnknown = t.Message
-		} else if t != nil {
-			f.Exit = &Exit{
-				Code: t.ExitCode, Reason: t.Reason, Message: t.Message,
-				StartTime: t.StartedAt.Time, FinishTime: t.FinishedAt.Time,
-			}
+		if s.Name == workerContainer {
+			f.readWorker(&s.State)
 		}
 	}
 	for i := range pod.Status.EphemeralContainerStatuses {
@@ -118,6 +109,24 @@ func readContainers(f *PodFacts, pod *corev1.Pod, workerContainer string) {
 	}
 	over := f.Phase == corev1.PodSucceeded || f.Phase == corev1.PodFailed || allTerminated(pod)
 	f.MayRun = running || !over
+}
+
+// readWorker reads the state of the worker container.
+func (p *PodFacts) readWorker(s *corev1.ContainerState) {
+	if s.Running != nil {
+		p.RunningSince = s.Running.StartedAt.Time
+	}
+	t := s.Terminated
+	switch {
+	case t == nil:
+	case t.Reason == "ContainerStatusUnknown":
+		p.ExitUnknown = t.Message
+	default:
+		p.Exit = &Exit{
+			Code: t.ExitCode, Reason: t.Reason, Message: t.Message,
+			StartTime: t.StartedAt.Time, FinishTime: t.FinishedAt.Time,
+		}
+	}
 }
 
 // allTerminated tells whether each container of the template has ended, which the kubelet shows before the pod's phase does.
@@ -132,13 +141,13 @@ func allTerminated(pod *corev1.Pod) bool {
 }
 
 // noteWaiting keeps the most telling reason: of a container that truly waits for something, the worker before others.
-func (f *PodFacts) noteWaiting(s *corev1.ContainerStatus, worker bool) {
+func (p *PodFacts) noteWaiting(s *corev1.ContainerStatus, worker bool) {
 	w := s.State.Waiting
-	if w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == containerCreating && f.Waiting.Reason != "" {
+	if w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == containerCreating && p.Waiting.Reason != "" {
 		return
 	}
-	if worker || f.Waiting.Reason == "" || f.Waiting.Reason == containerCreating {
-		f.Waiting = Waiting{Reason: w.Reason, Message: w.Message}
+	if worker || p.Waiting.Reason == "" || p.Waiting.Reason == containerCreating {
+		p.Waiting = Waiting{Reason: w.Reason, Message: w.Message}
 	}
 }
 

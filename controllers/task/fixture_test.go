@@ -56,9 +56,7 @@ func limit(n int32) change {
 	return func(t *v1alpha1.Task) { t.Spec.Retry.Limit = ptr.To(n) }
 }
 
-func onLost(p v1alpha1.WorkerLostPolicy) change {
-	return func(t *v1alpha1.Task) { t.Spec.Retry.OnWorkerLost = p }
-}
+func waitForLost(t *v1alpha1.Task) { t.Spec.Retry.OnWorkerLost = v1alpha1.WaitForLostWorker }
 
 func askRetry(value string) change {
 	return func(t *v1alpha1.Task) {

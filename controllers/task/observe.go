@@ -30,7 +30,8 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, e
 		return s, err
 	}
 	s.Workers = gathered.workers(t)
-	return s, r.askWhy(ctx, &s)
+	err = r.askWhy(ctx, &s)
+	return s, err
 }
 
 // belongings are the Jobs and pods that belong to one Task.
@@ -92,16 +93,9 @@ func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belo
 	if w == nil || lifecycle.Terminal(t.Status.State) || t.Status.State == v1alpha1.StateRetrying {
 		return nil
 	}
-	job := b.jobOf(t.Status.Attempt)
-	if job == nil {
-		var live batchv1.Job
-		switch err := r.Live.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: w.JobName}, &live); {
-		case err == nil:
-			b.addJob(t, &live)
-		case !apierrors.IsNotFound(err):
-			return fmt.Errorf("read Job %s: %w", w.JobName, err)
-		}
-		job = b.jobOf(t.Status.Attempt)
+	job, err := r.findJob(ctx, t, b)
+	if err != nil {
+		return err
 	}
 	_, seen := b.pods[w.PodUID]
 	over := job == nil || factsOfJob(job).Finished() || job.DeletionTimestamp != nil
@@ -117,6 +111,22 @@ func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belo
 		b.addPod(t, &pods.Items[i])
 	}
 	return nil
+}
+
+// findJob is the current attempt's Job, nil where there is none in the cluster.
+func (r *Reconciler) findJob(ctx context.Context, t *v1alpha1.Task, b *belongings) (*batchv1.Job, error) {
+	if job := b.jobOf(t.Status.Attempt); job != nil {
+		return job, nil
+	}
+	var live batchv1.Job
+	name := t.Status.Worker.JobName
+	switch err := r.Live.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: name}, &live); {
+	case err == nil:
+		b.addJob(t, &live)
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("read Job %s: %w", name, err)
+	}
+	return b.jobOf(t.Status.Attempt), nil
 }
 
 func (b *belongings) jobOf(attempt int32) *batchv1.Job {
@@ -173,11 +183,17 @@ func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 	d := decision{Snapshot: *s, task: s.Task}
 	if status.State == v1alpha1.StateRetrying {
 		var err error
-		if d.waitsForLost() && isUnknown(s.Task, v1alpha1.ConditionWorkerStopped) {
+		if d.waitsForLost() && workerLost(s.Task) {
 			s.NodeReady, s.NodeReadySince, err = r.nodeReady(ctx, status.Worker.NodeName)
 		}
 		return err
 	}
+	return r.askWhyNotRunning(ctx, s, &d)
+}
+
+// askWhyNotRunning asks about the current attempt.
+func (r *Reconciler) askWhyNotRunning(ctx context.Context, s *Snapshot, d *decision) error {
+	status := &s.Task.Status
 	w := d.worker(status.Attempt)
 	pod := d.pod(w)
 	old := status.Worker.CreateTime != nil && s.Now.Sub(status.Worker.CreateTime.Time) >= podWait

@@ -113,7 +113,7 @@ func takenForLost(s Snapshot, w *Worker) bool {
 	}
 	since := w.createTime()
 	if a := attempt(t, w.Attempt); a != nil && a.FinishTime != nil {
-		if isUnknown(t, v1alpha1.ConditionWorkerStopped) {
+		if workerLost(t) {
 			return true
 		}
 		since = a.FinishTime.Time

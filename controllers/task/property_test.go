@@ -86,7 +86,7 @@ func anyScene(t *rapid.T) *scene {
 func anyChanges(t *rapid.T) []change {
 	all := map[string]change{
 		"cancel": cancel, "suspend": suspend, "overall": overall(60), "active": active(50), "limit 0": limit(0), "ttl": ttl(60),
-		"retention 0": retention(0), "wait": onLost(v1alpha1.WaitForLostWorker), "ask": askRetry("1"),
+		"retention 0": retention(0), "wait": waitForLost, "ask": askRetry("1"),
 		"no uncharged": func(t *v1alpha1.Task) { t.Spec.Retry.UnchargedLimit = ptr.To[int32](0) },
 		"generation":   func(t *v1alpha1.Task) { t.Generation++ },
 		"fixed": func(t *v1alpha1.Task) {

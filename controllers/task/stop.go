@@ -18,34 +18,38 @@ func (d *decision) stop(w *Worker, since time.Time) {
 	}
 	onNode := false
 	for i := range w.Pods {
-		pod := &w.Pods[i]
-		if !pod.MayRun || pod.NodeName == "" {
-			continue
-		}
-		onNode = true
-		overdue := since.Add(pod.Grace + stopSlack)
-		switch {
-		case !pod.StopAsked && !pod.Deleting:
-			d.order(StopByDeadline, pod.Name, pod.UID)
-			d.wake(later(overdue, d.now.Add(stopSlack)))
-		case pod.Deleting:
-			// nothing stronger is left, short of force, which would prove nothing
-		case lifecycle.Passed(overdue, d.now):
-			d.order(StopByDeletingPod, pod.Name, pod.UID)
-		default:
-			d.wake(overdue)
+		if pod := &w.Pods[i]; pod.MayRun && pod.NodeName != "" {
+			onNode = true
+			d.stopPod(pod, since)
 		}
 	}
-	if !onNode && w.Job != nil && !w.Job.Deleting {
-		d.order(StopByDeletingJob, w.Job.Name, w.Job.UID)
-	}
-	if !onNode && w.Job == nil {
+	switch {
+	case onNode:
+	case w.Job == nil:
 		// Orphans that no kubelet has: they go by deletion only.
 		for i := range w.Pods {
 			if pod := &w.Pods[i]; pod.MayRun && !pod.Deleting {
 				d.order(StopByDeletingPod, pod.Name, pod.UID)
 			}
 		}
+	case !w.Job.Deleting:
+		d.order(StopByDeletingJob, w.Job.Name, w.Job.UID)
+	}
+}
+
+// stopPod stops a pod that a node has.
+func (d *decision) stopPod(pod *PodFacts, since time.Time) {
+	overdue := since.Add(pod.Grace + stopSlack)
+	switch {
+	case !pod.StopAsked && !pod.Deleting:
+		d.order(StopByDeadline, pod.Name, pod.UID)
+		d.wake(later(overdue, d.now.Add(stopSlack)))
+	case pod.Deleting:
+		// nothing stronger is left, short of force, which would prove nothing
+	case lifecycle.Passed(overdue, d.now):
+		d.order(StopByDeletingPod, pod.Name, pod.UID)
+	default:
+		d.wake(overdue)
 	}
 }
 

@@ -42,7 +42,7 @@ func newWorld(t *rapid.T) *world {
 		changes = append(changes, active(50))
 	}
 	if rapid.Bool().Draw(t, "wait for the lost") {
-		changes = append(changes, onLost(v1alpha1.WaitForLostWorker))
+		changes = append(changes, waitForLost)
 	}
 	if rapid.Bool().Draw(t, "born suspended") {
 		changes = append(changes, suspend)
@@ -61,7 +61,7 @@ func (w *world) reconcile() {
 		carryOutCreation(w.scene, &plan)
 		unchanged := equality.Semantic.DeepEqual(w.Task.Status, plan.Task.Status)
 		w.Task, w.wakeAt = plan.Task, plan.WakeAt
-		w.excused = w.excused || isUnknown(w.Task, v1alpha1.ConditionWorkerStopped)
+		w.excused = w.excused || workerLost(w.Task)
 		for _, stop := range plan.Stop {
 			w.obey(stop)
 		}

@@ -34,10 +34,10 @@ func main() {
 	down := flag.Bool("down", false, "take away what the demo has left")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *down); err != nil {
+	err := run(ctx, *down)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
-		stop()
 		os.Exit(1)
 	}
 }

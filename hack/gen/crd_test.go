@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -87,7 +88,7 @@ func TestGenerationIsStable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(first) != string(again) {
+		if !bytes.Equal(first, again) {
 			t.Fatal("docs/states.md differs from run to run")
 		}
 		if !reflect.DeepEqual(stateLaw(), law) {

@@ -207,7 +207,8 @@ func TestRetryByHandStartsAFreshRun(t *testing.T) {
 	if h := s.History[len(s.History)-1]; h.Actor != lifecycle.ActorUser || h.Event != string(lifecycle.Retry) {
 		t.Errorf("history says %+v", h)
 	}
-	if failOnce(t, task, later); task.Status.State != failed || task.Status.Attempt != 2 {
+	failOnce(t, task, later)
+	if task.Status.State != failed || task.Status.Attempt != 2 {
 		t.Errorf("the second run ended as %s, attempt %d", task.Status.State, task.Status.Attempt)
 	}
 }

@@ -58,6 +58,8 @@ func wanted(from v1alpha1.State, event lifecycle.Event, f lifecycle.Facts) v1alp
 		if event == lifecycle.Retry && f.AskedByHand && !f.Cancelled {
 			return pending
 		}
+	default:
+		// final
 	}
 	return none
 }
