@@ -245,6 +245,9 @@ func (w *world) act(what string) {
 	case "pod gone":
 		for i := range w.Workers {
 			if len(w.Workers[i].Pods) > 0 {
+				if !w.nodeDead {
+					delete(w.alive, string(w.Workers[i].Pods[0].UID)) // a deletion by force leaves no grace
+				}
 				w.Workers[i].Pods = w.Workers[i].Pods[1:]
 				break
 			}
