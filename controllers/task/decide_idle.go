@@ -25,10 +25,9 @@ func (d *decision) idle() {
 	if !lifecycle.Passed(deadline, d.now) {
 		d.wake(deadline)
 	}
-	busy, lost := d.earlierMayRun()
 	switch {
 	case d.cancelled():
-		if busy {
+		if busy, _ := d.earlierMayRun(); busy {
 			d.stopEarlier("cancelled")
 			return
 		}
@@ -41,11 +40,22 @@ func (d *decision) idle() {
 			Event: lifecycle.Fail, Reason: v1alpha1.ReasonInputTooLarge,
 			Message: fmt.Sprintf("spec.input.value has %d bytes, the limit is %d", len(d.task.Spec.Input.Value.Raw), v1alpha1.MaxInputBytes),
 		}, lifecycle.Facts{})
+	default:
+		d.nextAttempt()
+	}
+}
+
+// nextAttempt begins the next attempt, or says what it waits for.
+func (d *decision) nextAttempt() {
+	status := &d.task.Status
+	retrying := status.State == v1alpha1.StateRetrying
+	busy, lost := d.earlierMayRun()
+	switch {
 	case d.suspended():
 		d.wait(v1alpha1.ReasonSuspended, "spec.suspend is set; no attempt starts")
-	case status.State == v1alpha1.StateRetrying && status.NextRetryTime == nil:
+	case retrying && status.NextRetryTime == nil:
 		d.wait(status.Reason, "The next attempt would start after the overall deadline; the Task fails when that passes")
-	case status.State == v1alpha1.StateRetrying && d.now.Before(status.NextRetryTime.Time):
+	case retrying && d.now.Before(status.NextRetryTime.Time):
 		d.wake(status.NextRetryTime.Time)
 	case busy || lost && d.waitsForLost():
 		d.waitForEarlier()
