@@ -87,6 +87,9 @@ func (m *machine) again(t *rapid.T) error {
 func (m *machine) againByHand(t *rapid.T) error {
 	err := lifecycle.AgainByHand(m.task, anyFacts(t), m.now)
 	if err == nil {
+		if m.before.State != failed {
+			t.Fatalf("%q was retried by hand", m.before.State)
+		}
 		m.byHand, m.runs = true, 1
 	}
 	return err
