@@ -23,14 +23,14 @@ func TestKubectlWait(t *testing.T) {
 	w.create(w.worker("good"))
 	w.create(w.worker("bad", "--exit=1"))
 	cancelled := w.create(w.worker("unwanted").Suspend())
-	w.kubectl("", "wait", "--for=condition=Finished", "--timeout=60s", "tasks.taskwarden.dev/good", "tasks.taskwarden.dev/bad")
-	w.kubectl("", "wait", "--for=jsonpath={.status.state}=Succeeded", "--timeout=1s", "tasks.taskwarden.dev/good")
-	w.kubectl("", "wait", "--for=condition=Succeeded=False", "--timeout=1s", "tasks.taskwarden.dev/bad")
+	w.kubectl("wait", "--for=condition=Finished", "--timeout=60s", "tasks.taskwarden.dev/good", "tasks.taskwarden.dev/bad")
+	w.kubectl("wait", "--for=jsonpath={.status.state}=Succeeded", "--timeout=30s", "tasks.taskwarden.dev/good")
+	w.kubectl("wait", "--for=condition=Succeeded=False", "--timeout=30s", "tasks.taskwarden.dev/bad")
 	if out, err := kubectl(t.Context(), "", "-n", w.namespace, "wait", "--for=condition=Finished", "--timeout=1s", "tasks.taskwarden.dev/unwanted"); err == nil {
 		t.Errorf("a suspended Task is finished: %s", out)
 	}
 	w.patch(cancelled, `{"spec":{"cancel":true}}`)
-	w.kubectl("", "wait", "--for=condition=Finished", "--timeout=60s", "tasks.taskwarden.dev/unwanted")
+	w.kubectl("wait", "--for=condition=Finished", "--timeout=60s", "tasks.taskwarden.dev/unwanted")
 }
 
 // TestKubectlGet checks what people look at first.
@@ -42,23 +42,23 @@ func TestKubectlGet(t *testing.T) {
 	other := w.create(w.worker("other"))
 	w.end(soon, other, v1alpha1.StateSucceeded, v1alpha1.ReasonCompleted)
 
-	narrow := strings.Split(w.kubectl("", "get", "tasks.taskwarden.dev", "looked-at"), "\n")
+	narrow := strings.Split(w.kubectl("get", "tasks.taskwarden.dev", "looked-at"), "\n")
 	if got := strings.Fields(narrow[0]); !slices.Equal(got, []string{"NAME", "STATE", "REASON", "ATTEMPT", "AGE"}) {
 		t.Errorf("columns: %v", got)
 	}
 	if got := strings.Fields(narrow[1]); len(got) != 5 || !slices.Equal(got[:4], []string{"looked-at", "Failed", "NonZeroExitCode", "1"}) {
 		t.Errorf("line: %v", got)
 	}
-	wide := w.kubectl("", "get", "twt", "looked-at", "-o", "wide")
+	wide := w.kubectl("get", "twt", "looked-at", "-o", "wide")
 	for _, want := range []string{"NODE", "STARTED", "FINISHED", "MESSAGE", "no such file"} {
 		if !strings.Contains(wide, want) {
 			t.Errorf("%q is not in\n%s", want, wide)
 		}
 	}
-	if got := w.kubectl("", "get", "tasks.taskwarden.dev", "--field-selector", "status.state=Failed", "-o", "name"); strings.TrimSpace(got) != "task.taskwarden.dev/looked-at" {
+	if got := w.kubectl("get", "tasks.taskwarden.dev", "--field-selector", "status.state=Failed", "-o", "name"); strings.TrimSpace(got) != "task.taskwarden.dev/looked-at" {
 		t.Errorf("selected by state: %q", got)
 	}
-	events := w.kubectl("", "events", "--for", "task.taskwarden.dev/looked-at")
+	events := w.kubectl("events", "--for", "task.taskwarden.dev/looked-at")
 	if !strings.Contains(events, v1alpha1.ReasonNonZeroExitCode) {
 		t.Errorf("no event says how it failed:\n%s", events)
 	}
@@ -74,15 +74,15 @@ func TestKubectlDiff(t *testing.T) {
 		t.Fatalf("samples: %v, %v", samples, err)
 	}
 	sample := repository("examples", "tasks", "succeeds.yaml")
-	w.kubectl("", "apply", "-f", sample)
-	if diff := w.kubectl("", "diff", "-f", sample); diff != "" {
+	w.kubectl("apply", "-f", sample)
+	if diff := w.kubectl("diff", "-f", sample); diff != "" {
 		t.Errorf("right after apply:\n%s", diff)
 	}
-	w.kubectl("", "wait", "--for=condition=Finished", "--timeout=90s", "-f", sample)
-	if diff := w.kubectl("", "diff", "-f", sample); diff != "" {
+	w.kubectl("wait", "--for=condition=Finished", "--timeout=90s", "-f", sample)
+	if diff := w.kubectl("diff", "-f", sample); diff != "" {
 		t.Errorf("when it has ended:\n%s", diff)
 	}
-	if out := w.kubectl("", "apply", "-f", sample); !strings.Contains(out, "unchanged") {
+	if out := w.kubectl("apply", "-f", sample); !strings.Contains(out, "unchanged") {
 		t.Errorf("a second apply: %s", out)
 	}
 	content, err := os.ReadFile(sample)
@@ -94,7 +94,7 @@ func TestKubectlDiff(t *testing.T) {
 		t.Errorf("an edit of a fixed field: %v", err)
 	}
 	for _, file := range samples { // the others only as what they would be
-		w.kubectl("", "apply", "--dry-run=server", "-f", file)
+		w.kubectl("apply", "--dry-run=server", "-f", file)
 	}
 }
 

@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"testing"
 	"time"
 
@@ -22,7 +22,7 @@ func TestPodForceDeleted(t *testing.T) {
 	once := w.create(w.worker("once", "--sleep=5m"))
 	for _, task := range []*v1alpha1.Task{again, once} {
 		w.state(soon, task, v1alpha1.StateProcessing)
-		w.kubectl("", "delete", "pod", w.pod(task).Name, "--force", "--grace-period=0", "--wait=false")
+		w.kubectl("delete", "pod", w.pod(task).Name, "--force", "--grace-period=0", "--wait=false")
 	}
 	failed := w.end(soon, once, v1alpha1.StateFailed, v1alpha1.ReasonPodDeleted)
 	if n := w.started(once); n != 1 {
@@ -53,7 +53,7 @@ func TestPodForceDeletedWhilePulling(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("nothing is being pulled")
+		return errors.New("nothing is being pulled")
 	})
 	if err := cluster.client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func TestRunCount(t *testing.T) {
 			touch++
 			w.patch(task, fmt.Sprintf(`{"metadata":{"annotations":{"e2e.taskwarden.dev/touched":"%d"}}}`, touch))
 			if !meta.IsStatusConditionTrue(task.Status.Conditions, v1alpha1.ConditionFinished) {
-				return fmt.Errorf("%s", describe(task))
+				return errors.New(describe(task))
 			}
 			return nil
 		})
@@ -126,7 +127,7 @@ func TestRetryByHand(t *testing.T) {
 	task := w.create(w.worker("second-chance", "--fail-until-attempt=2"))
 	w.end(soon, task, v1alpha1.StateFailed, v1alpha1.ReasonNonZeroExitCode)
 	ask := func(when string, outcome v1alpha1.RetryOutcome) {
-		w.kubectl("", "annotate", "tasks.taskwarden.dev", task.Name, "--overwrite", v1alpha1.AnnotationRetryRequestedAt+"="+when)
+		w.kubectl("annotate", "tasks.taskwarden.dev", task.Name, "--overwrite", v1alpha1.AnnotationRetryRequestedAt+"="+when)
 		w.await(soon, task, func(live *v1alpha1.Task) error {
 			if r := live.Status.LastHandledRetry; r == nil || r.RequestedAt != when || r.Outcome != outcome {
 				return fmt.Errorf("answer %+v, wanted %s to %s", r, outcome, when)

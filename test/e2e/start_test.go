@@ -44,10 +44,10 @@ func TestCannotStart(t *testing.T) {
 		{name: "no-node", reason: v1alpha1.ReasonUnschedulable, text: "nodes are available", change: nowhere},
 	}
 	for i := range cases {
-		cases[i].task = w.createWith(w.worker(cases[i].name).StartTimeout(12*time.Second), cases[i].change)
+		cases[i].task = w.createWith(w.worker(cases[i].name).StartTimeout(20*time.Second), cases[i].change)
 	}
 	for _, c := range cases {
-		w.waits(12*time.Second, c.task, c.reason, c.text)
+		w.waits(20*time.Second, c.task, c.reason, c.text)
 	}
 	for _, c := range cases {
 		done := w.end(soon, c.task, v1alpha1.StateFailed, c.reason)

@@ -41,7 +41,6 @@ type world struct {
 	namespace string
 	folder    string
 	audit     *audit.Log
-	waivers   []invariants.Waiver
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
@@ -82,11 +81,6 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: name}
-}
-
-// waive names a violation that the test provokes on purpose, and why that is right.
-func (w *world) waive(invariant int, rule, why string) {
-	w.waivers = append(w.waivers, invariants.Waiver{Invariant: invariant, Rule: rule, Why: why})
 }
 
 // eventually polls until check gives no error. The real kubelet takes its time, so polling can be slower than at the API
@@ -308,9 +302,9 @@ func (w *world) pod(task *v1alpha1.Task) *corev1.Pod {
 }
 
 // kubectl runs kubectl in the namespace.
-func (w *world) kubectl(stdin string, args ...string) string {
+func (w *world) kubectl(args ...string) string {
 	w.t.Helper()
-	out, err := kubectl(w.t.Context(), stdin, append([]string{"-n", w.namespace}, args...)...)
+	out, err := kubectl(w.t.Context(), "", append([]string{"-n", w.namespace}, args...)...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -342,7 +336,7 @@ func (w *world) cleanup() {
 	} else {
 		invariants.Check(w.t, invariants.Source{
 			Namespace: w.namespace, Audit: w.audit, IsController: isOperator, Marks: invariants.Dir(w.folder),
-			Client: cluster.client, Config: cluster.config, Running: true, Settle: 30 * time.Second, Waivers: w.waivers,
+			Client: cluster.client, Config: cluster.config, Running: true, Settle: 30 * time.Second,
 		})
 	}
 	if err := w.deleteTasks(ctx); err != nil {
