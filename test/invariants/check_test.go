@@ -189,7 +189,8 @@ var bad = map[string]struct {
 		s.event(operator, "create", "jobs", "", "other", 201, nil, s.ownedJob("", "job-x"))
 		return s
 	}},
-	"Job for a Task that has ended": {"2 job-after-end,6 attempt-missing", func(t *testing.T) *story { return succeeded(t).job(2) }},
+	"Job for a Task that has ended":                  {"2 job-after-end,6 attempt-missing", func(t *testing.T) *story { return succeeded(t).job(2) }},
+	"Job for a Task that was not asked to run again": {"2 job-after-end,6 attempt-missing", func(t *testing.T) *story { return failed(t).job(2) }},
 	"Job for a Task that was cancelled long ago": {"2 job-unwanted", func(t *testing.T) *story {
 		s := tell(t, task().Cancel())
 		s.status(s.accept())

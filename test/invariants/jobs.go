@@ -3,6 +3,7 @@ package invariants
 import (
 	"time"
 
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 )
 
@@ -32,7 +33,7 @@ func checkMayRun(f *finding, r *record, j job) {
 	if stored == nil {
 		return
 	}
-	if lifecycle.Terminal(stored.task.Status.State) {
+	if lifecycle.Terminal(stored.task.Status.State) && !asksAgain(stored.task) {
 		f.add(2, "job-after-end", "Job %s was created at %s, after the Task had come to %s in %s",
 			j.name, stamp(j.at), stored.task.Status.State, stored)
 	}
@@ -47,6 +48,15 @@ func checkMayRun(f *finding, r *record, j job) {
 			f.add(2, "job-unwanted", "Job %s was created at %s although spec.%s was set since %s", j.name, stamp(j.at), wish.name, since)
 		}
 	}
+}
+
+// asksAgain tells of a Failed Task with a request for a retry that has no answer yet: its Job may come before the write that
+// answers.
+func asksAgain(t *v1alpha1.Task) bool {
+	request := t.Annotations[v1alpha1.AnnotationRetryRequestedAt]
+	request = request[:min(len(request), v1alpha1.MaxRetryRequestBytes)]
+	answer := t.Status.LastHandledRetry
+	return t.Status.State == v1alpha1.StateFailed && request != "" && (answer == nil || answer.RequestedAt != request)
 }
 
 // since is the first version of the unbroken row, up to this one, for which something is so; nil where it is not so now.
