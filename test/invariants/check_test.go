@@ -92,6 +92,10 @@ var good = map[string]func(*testing.T) *story{
 		again(s).worker(2)
 		return s.status(succeed(s)...)
 	},
+	"retry by hand whose Job comes before the answer": func(t *testing.T) *story {
+		s := failed(t)
+		return s.spec(ask).job(2).status(byHand(s)).status(s.to(lifecycle.Start, v1alpha1.StateProcessing, v1alpha1.ReasonWorkerRunning))
+	},
 	"retry by hand": func(t *testing.T) *story {
 		s := failed(t)
 		s.spec(ask).status(byHand(s)).job(2)
