@@ -12,17 +12,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/test/builders"
 )
 
 // TestPodForceDeleted is C06: a pod that is torn away closes its attempt, and the retry policy decides.
 func TestPodForceDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	again := w.create(w.worker("again", "--sleep=5s").Retry(1).Backoff(3*time.Second, 3*time.Second, "1"))
+	again := w.create(w.worker("again", "--sleep=12s").Retry(1).Backoff(3*time.Second, 3*time.Second, "1"))
 	once := w.create(w.worker("once", "--sleep=5m"))
 	for _, task := range []*v1alpha1.Task{again, once} {
 		w.state(soon, task, v1alpha1.StateProcessing)
-		w.kubectl("delete", "pod", w.pod(task).Name, "--force", "--grace-period=0", "--wait=false")
+		w.kill(w.pod(task))
 	}
 	failed := w.end(soon, once, v1alpha1.StateFailed, v1alpha1.ReasonPodDeleted)
 	if n := w.started(once); n != 1 {
@@ -55,9 +56,7 @@ func TestPodForceDeletedWhilePulling(t *testing.T) {
 		}
 		return errors.New("nothing is being pulled")
 	})
-	if err := cluster.client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
+	w.kill(pod)
 	done := w.end(soon, task, v1alpha1.StateFailed, v1alpha1.ReasonPodDeleted)
 	if n := w.started(task); n != 0 || done.Status.Attempt != 1 {
 		t.Errorf("%s, and %d runs", describe(done), n)
@@ -68,16 +67,19 @@ func TestPodForceDeletedWhilePulling(t *testing.T) {
 func TestEviction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	polite := w.create(w.worker("exits-0", "--sleep=6s", "--on-sigterm-exit=0").Backoff(2*time.Second, 60*time.Second, "5"))
-	usual := w.create(w.worker("exits-143", "--sleep=6s").Backoff(2*time.Second, 60*time.Second, "5"))
-	for _, task := range []*v1alpha1.Task{polite, usual} {
+	var tasks []*v1alpha1.Task
+	for _, b := range []*builders.TaskBuilder{
+		w.worker("exits-0", "--sleep=15s", "--on-sigterm-exit=0"), w.worker("exits-143", "--sleep=15s"),
+	} {
+		task := w.create(b.Backoff(2*time.Second, 60*time.Second, "5"))
+		tasks = append(tasks, task)
 		w.state(soon, task, v1alpha1.StateProcessing)
 		pod := w.pod(task)
 		if err := cluster.client.SubResource("eviction").Create(t.Context(), pod, &policyv1.Eviction{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, task := range []*v1alpha1.Task{polite, usual} {
+	for _, task := range tasks {
 		done := w.end(2*soon, task, v1alpha1.StateSucceeded, v1alpha1.ReasonCompleted)
 		if len(done.Status.Attempts) != 2 {
 			t.Errorf("Task %s: attempts %+v", task.Name, done.Status.Attempts)

@@ -23,8 +23,8 @@ import (
 // nothing had happened.
 func TestOperatorKilled(t *testing.T) {
 	w := newWorld(t)
-	running := w.create(w.worker("running", "--sleep=8s"))
-	waiting := w.create(w.worker("waiting", "--fail-until-attempt=2").Retry(1).Backoff(8*time.Second, 8*time.Second, "1"))
+	running := w.create(w.worker("running", "--sleep=15s"))
+	waiting := w.create(w.worker("waiting", "--fail-until-attempt=2").Retry(1).Backoff(15*time.Second, 15*time.Second, "1"))
 	w.state(soon, waiting, v1alpha1.StateRetrying)
 	w.state(soon, running, v1alpha1.StateProcessing)
 	killed := w.operators()
@@ -48,11 +48,11 @@ func TestOperatorKilled(t *testing.T) {
 // back, at once.
 func TestDeadlineWhileOperatorIsAway(t *testing.T) {
 	w := newWorld(t)
-	const limit = 10 * time.Second
-	late := w.create(w.worker("late", "--sleep=1h").ActiveDeadline(limit))
+	const limit = 15 * time.Second
+	late := w.create(w.worker("late", "--sleep=1h", "--term-grace=2s").ActiveDeadline(limit))
 	done := w.create(w.worker("done-meanwhile", "--sleep=4s"))
 	started := w.state(soon, late, v1alpha1.StateProcessing)
-	w.state(soon, done, v1alpha1.StateProcessing)
+	w.state(soon, done, v1alpha1.StateProcessing, v1alpha1.StateSucceeded)
 	t.Cleanup(func() { w.scale(1) }) // before the checks, which need it
 	w.scale(0)
 	w.eventually(soon, func(context.Context) error {

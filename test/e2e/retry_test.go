@@ -147,14 +147,15 @@ func TestRetryByHand(t *testing.T) {
 func TestSuspend(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	task := w.create(w.worker("paused", "--sleep=6s"))
+	task := w.create(w.worker("paused", "--sleep=6s", "--term-grace=2s"))
 	idle := w.create(w.worker("never-begun").Suspend())
 	w.state(soon, task, v1alpha1.StateProcessing)
 	w.patch(task, `{"spec":{"suspend":true}}`)
 	paused := w.state(soon, task, v1alpha1.StateRetrying)
 	stop := w.stopped(task, 1)
-	if stop == nil {
-		t.Error("Retrying, and the worker has not stopped")
+	last := paused.Status.History[len(paused.Status.History)-1]
+	if stop == nil || stop.Time.After(last.Time.Time) {
+		t.Errorf("%s to %s at %s, and the worker stopped with %+v", last.From, last.To, last.Time.UTC(), stop)
 	}
 	if paused.Status.Reason != v1alpha1.ReasonSuspended || !meta.IsStatusConditionTrue(paused.Status.Conditions, v1alpha1.ConditionSuspended) {
 		t.Errorf("%s, conditions %+v", describe(paused), paused.Status.Conditions)

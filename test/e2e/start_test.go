@@ -116,7 +116,7 @@ func TestQuota(t *testing.T) {
 		}
 		return nil
 	})
-	first := w.create(w.worker("first", "--sleep=5s"))
+	first := w.create(w.worker("first", "--sleep=8s"))
 	w.state(soon, first, v1alpha1.StateProcessing)
 	second := w.create(w.worker("second"))
 	w.waits(soon, second, v1alpha1.ReasonQuotaExceeded, "one-pod")

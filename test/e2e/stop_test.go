@@ -106,7 +106,7 @@ func TestActiveDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const limit = 3 * time.Second
-	task := w.create(w.worker("endless", "--sleep=1h").ActiveDeadline(limit))
+	task := w.create(w.worker("endless", "--sleep=1h", "--term-grace=2s").ActiveDeadline(limit))
 	done := w.end(soon, task, v1alpha1.StateFailed, v1alpha1.ReasonActiveDeadlineExceeded)
 	w.checkDeadline(done, limit)
 	if took := done.Status.CompletionTime.Sub(done.Status.StartTime.Time); took > limit+15*time.Second {
