@@ -48,13 +48,15 @@ func TestSignals(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer cmd.Process.Kill()
+			defer func() { _ = cmd.Process.Kill() }() // mostly it has ended by itself
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
 			// The start mark says that the signal handler is in place.
 			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(marks(t, dir), `"start"`); {
 				if time.Now().After(deadline) {
 					t.Fatal("no start mark")
 				}
-				time.Sleep(5 * time.Millisecond)
+				<-tick.C
 			}
 			for i, s := range tc.signals {
 				if i > 0 {

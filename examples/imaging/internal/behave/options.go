@@ -81,31 +81,40 @@ func parse(args []string, stderr io.Writer) (Options, error) {
 	case o.IgnoreSIGTERM && (set["on-sigterm-exit"] || set["term-grace"]):
 		return Options{}, errors.New("--ignore-sigterm goes with neither --on-sigterm-exit nor --term-grace")
 	}
+	var err error
+	o.Message, err = message(set, *text, *size, *file)
+	if err != nil {
+		return Options{}, err
+	}
+	return o, nil
+}
+
+// message is the termination message that the flags ask for, by one of three ways.
+func message(set map[string]bool, text string, size int, file string) ([]byte, error) {
 	given := 0
 	for _, name := range []string{"message", "message-bytes", "message-file"} {
 		if set[name] {
 			given++
 		}
 	}
-	if given > 1 {
-		return Options{}, errors.New("more than one message")
-	}
 	switch {
+	case given > 1:
+		return nil, errors.New("more than one message")
 	case set["message"]:
-		o.Message = []byte(*text)
+		return []byte(text), nil
 	case set["message-bytes"]:
-		if *size < 0 || *size > 1<<20 {
-			return Options{}, errors.New("--message-bytes: want 0 to 1048576")
+		if size < 0 || size > 1<<20 {
+			return nil, errors.New("--message-bytes: want 0 to 1048576")
 		}
-		o.Message = digits(*size)
+		return digits(size), nil
 	case set["message-file"]:
-		b, err := os.ReadFile(*file)
+		b, err := os.ReadFile(file)
 		if err != nil {
-			return Options{}, fmt.Errorf("--message-file: %w", err)
+			return nil, fmt.Errorf("--message-file: %w", err)
 		}
-		o.Message = b
+		return b, nil
 	}
-	return o, nil
+	return nil, nil
 }
 
 // digits gives n bytes in which a reader can see what was cut off.

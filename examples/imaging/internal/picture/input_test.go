@@ -31,11 +31,11 @@ func TestDecode(t *testing.T) {
 
 func TestDecodeRefuses(t *testing.T) {
 	// with gives the good input with one piece replaced.
-	with := func(old, new string) string {
+	with := func(old, replacement string) string {
 		if !strings.Contains(goodInput, old) {
 			t.Fatalf("no %s in the good input", old)
 		}
-		return strings.Replace(goodInput, old, new, 1)
+		return strings.Replace(goodInput, old, replacement, 1)
 	}
 	sizes := func(list string) string {
 		return with(`[640,{"width":200,"height":100},{"width":128}]`, list)
@@ -69,7 +69,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"height zero":     {"zero does not mean by proportion", sizes(`[{"width":64,"height":0}]`), []string{"sizes[0].height: 0", "64 to 8192"}},
 		"height large":    {"upper bound", sizes(`[{"width":64,"height":9000}]`), []string{"sizes[0].height: 9000", "8192"}},
 		"no width":        {"a height alone is not enough", sizes(`[{"height":64}]`), []string{"sizes[0].width: missing"}},
-		"size unknown":    {"typing error in a size", sizes(`[{"width":64,"hieght":64}]`), []string{"sizes[0].hieght: unknown field, want one of width, height"}},
+		"size unknown":    {"typing error in a size", sizes(`[{"width":64,"altitude":64}]`), []string{"sizes[0].altitude: unknown field, want one of width, height"}},
 		"pixels":          {"both sides in bounds, but not together", sizes(`[{"width":8192,"height":8192}]`), []string{"sizes[0]: 8192x8192", "40000000"}},
 		"source relative": {"where would it start from?", with("/pictures/a.png", "a.png"), []string{"source", "absolute path"}},
 		"source dots":     {"one path, one spelling", with("/pictures/a.png", "/pictures/../a.png"), []string{"source", "absolute path"}},

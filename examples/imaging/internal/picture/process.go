@@ -91,10 +91,12 @@ func (p *plan) write(o planned, m image.Image) (out Output, err error) {
 	buf := bufio.NewWriterSize(io.MultiWriter(f, sum), 256<<10)
 	err = errors.Join(encode(buf, m, p.format), buf.Flush(), f.Chmod(0o644), f.Sync())
 	info, statErr := f.Stat()
-	if err = errors.Join(err, statErr, f.Close()); err != nil {
+	err = errors.Join(err, statErr, f.Close())
+	if err != nil {
 		return Output{}, err
 	}
-	if err = os.Rename(f.Name(), o.path); err != nil {
+	err = os.Rename(f.Name(), o.path)
+	if err != nil {
 		return Output{}, err
 	}
 	return Output{

@@ -251,9 +251,9 @@ func TestCover(t *testing.T) {
 
 // A transparent source on JPEG must come out on white: encoded as it is, it would be black.
 func TestTransparencyBecomesWhite(t *testing.T) {
-	clear := image.NewNRGBA(image.Rect(0, 0, 100, 100))
+	empty := image.NewNRGBA(image.Rect(0, 0, 100, 100))
 	var buf bytes.Buffer
-	if err := png.Encode(&buf, clear); err != nil {
+	if err := png.Encode(&buf, empty); err != nil {
 		t.Fatal(err)
 	}
 	src := filepath.Join(t.TempDir(), "clear.png")
