@@ -270,6 +270,18 @@ func TestClockSkewNeverTurnsTimesAround(t *testing.T) {
 	}
 }
 
+func TestCompletionIsNeverBeforeCreation(t *testing.T) {
+	task := newTask()
+	lifecycle.Accept(task, created.Add(-3*time.Second))
+	if _, err := lifecycle.End(task, lifecycle.Ending{Event: lifecycle.Cancel, Reason: v1alpha1.ReasonCancelled},
+		lifecycle.Facts{WorkerStopped: true}, created.Add(-2*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if got := task.Status.CompletionTime; got.Time.Before(created) {
+		t.Errorf("created %s, completed %s", created, got)
+	}
+}
+
 func TestResourcesOfRulesAddUp(t *testing.T) {
 	list := func(cpu, memory string) corev1.ResourceList {
 		l := corev1.ResourceList{}
@@ -289,6 +301,7 @@ func TestResourcesOfRulesAddUp(t *testing.T) {
 			Resources: &corev1.ResourceRequirements{Requests: list("2", ""), Limits: list("4", "")}},
 	}}
 	lifecycle.Accept(task, created)
+	var stored []*corev1.ResourceRequirements // as other holders of an earlier status see them
 	for _, reason := range []string{"OOMKilled", "Evicted", "NonZeroExitCode"} {
 		lifecycle.Begin(task, "job", created)
 		if _, err := lifecycle.End(task, lifecycle.Ending{Event: lifecycle.Fail, Reason: reason}, lifecycle.Facts{}, created); err != nil {
@@ -297,6 +310,10 @@ func TestResourcesOfRulesAddUp(t *testing.T) {
 		if err := lifecycle.Again(task, lifecycle.Facts{BackoffOver: true}, created); err != nil {
 			t.Fatal(err)
 		}
+		stored = append(stored, task.Status.Resources)
+	}
+	if !equality.Semantic.DeepEqual(stored[0], override) {
+		t.Errorf("what was stored after the first attempt has become %+v", stored[0])
 	}
 	want := &corev1.ResourceRequirements{Requests: list("2", ""), Limits: list("4", "1Gi")}
 	if !equality.Semantic.DeepEqual(task.Status.Resources, want) {
