@@ -43,9 +43,6 @@ func retryRequest(t *v1alpha1.Task) string {
 
 // finished decides what a finished Task still owes: its Job for a while, then itself.
 func (d *decision) finished() {
-	if d.plan.Moved {
-		return // first the write
-	}
 	if d.task.Status.State == v1alpha1.StateSucceeded {
 		d.retireSuccess()
 	}
