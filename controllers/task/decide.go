@@ -92,8 +92,9 @@ func (d *decision) end(e lifecycle.Ending, f lifecycle.Facts) {
 	d.plan.Verdict = verdict
 	removeCondition(d.task, v1alpha1.ConditionTerminating)
 	if verdict.Why == v1alpha1.ReasonRetryLimitReached {
-		runs := ptr.Deref(d.task.Spec.Retry.Limit, lifecycle.DefaultRetryLimit) + 1
-		d.task.Status.Message = lifecycle.Truncate(fmt.Sprintf("Attempt %d of %d: %s", d.task.Status.Charged, runs, d.task.Status.Message))
+		// The limit is used up, so what was charged is all that may run.
+		runs := d.task.Status.Charged
+		d.task.Status.Message = lifecycle.Truncate(fmt.Sprintf("Attempt %d of %d: %s", runs, runs, d.task.Status.Message))
 	}
 	// What follows (a retention, a TTL, a retry) is the next pass's to see.
 	d.again()
