@@ -154,7 +154,7 @@ test-api: $(BIN)/cluster ## Run the tests against a real API server without node
 	@$(say) "API-server tests"
 	hack/with-cluster.sh $(API_CLUSTER) --node none -- bash -euc '
 		export TASKWARDEN_TEST_KUBECONFIG=$$CLUSTER_KUBECONFIG TASKWARDEN_TEST_AUDIT_LOG=$$CLUSTER_AUDIT_LOG
-		go test -count=1 -timeout 20m $(GOTESTFLAGS) ./test/api/... ./controllers/...'
+		go test -count=1 -timeout 30m -parallel 8 $(GOTESTFLAGS) ./test/api/...'
 
 .PHONY: test-e2e
 test-e2e: images ## Run the tests against a real cluster with real containers (root on Debian). KEEP=1 keeps it.
