@@ -225,6 +225,14 @@ func TestC39CancelDuringBackoff(t *testing.T) {
 				Stop: []string{"pod-1 by deadline"}, Wake: "1m5s",
 			},
 		},
+		"an earlier worker still runs, past its grace": {
+			reason: "two causes to stop it make one order",
+			scene:  retrying(cancel).at(after(80)).runs(1, exits(1, after(20))),
+			want: outcome{
+				State: retryingState, Reason: "NonZeroExitCode", Attempt: 1, Charged: 1,
+				Stop: []string{"pod-1 by deadline"}, Wake: "2m5s",
+			},
+		},
 		"an earlier worker still runs, past the overall deadline": {
 			reason: "cancel comes before the deadline, and waits without a loop",
 			scene:  retrying(cancel, overall(60)).at(after(70)).runs(1, exits(1, after(20)), stopAsked),
@@ -363,6 +371,11 @@ func TestEarlierWorker(t *testing.T) {
 				return s
 			}(),
 			want: next,
+		},
+		"a worker that nobody knows, beside a lost one": {
+			reason: "the loss of one worker does not excuse another",
+			scene:  lost().pod(2, running, func(p *PodFacts) { p.CreateTime = after(450) }, stopAsked, deleting),
+			want:   outcome{State: retryingState, Reason: "ActiveDeadlineExceeded", Attempt: 1, Charged: 1, Wake: "12m30s"},
 		},
 		"retried by hand while its worker lingers": {
 			reason: "a retry by hand does not start a second worker beside the first",

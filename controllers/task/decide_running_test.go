@@ -117,6 +117,28 @@ func TestWorkersWord(t *testing.T) {
 	})
 }
 
+// TestNeverRanIsNoStart: what the runtime could not start has no START in its history, and no start time.
+func TestNeverRanIsNoStart(t *testing.T) {
+	for _, reason := range []string{"StartError", "ContainerCannotRun", "CreateContainerError"} {
+		s := pending().job(1).pod(1, over, func(p *PodFacts) {
+			p.Exit = &Exit{Code: 128, Reason: reason, StartTime: time.Unix(0, 0), FinishTime: after(5)}
+		})
+		st := decide(s.Snapshot).Task.Status
+		if last := st.History[len(st.History)-1]; st.StartTime != nil || last.From != pendingState || st.Reason != v1alpha1.ReasonStartError {
+			t.Errorf("%s: start time %v, reason %s, last transition %+v", reason, st.StartTime, st.Reason, last)
+		}
+	}
+}
+
+// TestSeenWhileStopping: a pod that comes to a node while it is being stopped may run there; the status names both.
+func TestSeenWhileStopping(t *testing.T) {
+	s := pending(terminating(v1alpha1.ReasonCancelled, after(5)), cancel).runs(1)
+	w := decide(s.Snapshot).Task.Status.Worker
+	if w.PodUID != podUID(1) || w.NodeName != testNode {
+		t.Errorf("the status has pod %q on node %q", w.PodUID, w.NodeName)
+	}
+}
+
 func TestC28LimitIsReached(t *testing.T) {
 	s := processing(limit(0)).runs(1, exits(7, after(20)), over, func(p *PodFacts) { p.Exit.Message = "disk on fire" })
 	plan := decide(s.Snapshot)
@@ -171,6 +193,14 @@ func TestC01JobDeleted(t *testing.T) {
 			want: outcome{
 				State: pendingState, Reason: "JobDeleted", Attempt: 1, Stopping: "JobDeleted",
 				Stop: []string{"pod-1 by deletion"}, Wake: "5m5s",
+			},
+		},
+		"orphan of a Job whose UID was never stored": {
+			reason: "the answer to the creation was lost, then the Job: its pod is stopped all the same, no second one is made",
+			scene:  uncreated().pod(1),
+			want: outcome{
+				State: pendingState, Reason: "JobDeleted", Attempt: 1, Stopping: "JobDeleted",
+				Stop: []string{"pod-1 by deadline"}, Wake: "50s",
 			},
 		},
 		"orphan is stopping": {
