@@ -1,9 +1,11 @@
 package task
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -166,7 +168,10 @@ func (b *belongings) workers(t *v1alpha1.Task) []Worker {
 	}
 	workers := make([]Worker, 0, len(byAttempt))
 	for _, w := range byAttempt {
-		slices.SortFunc(w.Pods, func(a, b PodFacts) int { return a.CreateTime.Compare(b.CreateTime) })
+		// Creation times have whole seconds: the name makes the order the same in every pass.
+		slices.SortFunc(w.Pods, func(a, b PodFacts) int {
+			return cmp.Or(a.CreateTime.Compare(b.CreateTime), strings.Compare(a.Name, b.Name))
+		})
 		workers = append(workers, *w)
 	}
 	slices.SortFunc(workers, func(a, b Worker) int { return int(a.Attempt) - int(b.Attempt) })

@@ -1,0 +1,77 @@
+package task
+
+import (
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+// podOwnedBy is a pod of the first attempt whose controller is the Job of the given UID, none where that is empty.
+func podOwnedBy(name string, job types.UID) *corev1.Pod {
+	p := podOf(corev1.PodRunning, containerRuns("worker"))
+	p.Name, p.UID, p.Labels = name, types.UID(name), map[string]string{v1alpha1.LabelAttempt: "1"}
+	if job != "" {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "demo-1", UID: job, Controller: ptr.To(true)}}
+	}
+	return p
+}
+
+// TestWorkersAreInOrder: two pods of one second stand in the same order in every pass, whatever a map makes of them.
+func TestWorkersAreInOrder(t *testing.T) {
+	b := &belongings{jobs: map[types.UID]*batchv1.Job{}, pods: map[types.UID]*corev1.Pod{}}
+	for _, name := range []string{"pod-c", "pod-a", "pod-b"} {
+		b.pods[types.UID(name)] = podOwnedBy(name, "job-1")
+	}
+	for range 50 {
+		if got := b.workers(fresh().Task)[0].Pods[0].Name; got != "pod-a" {
+			t.Fatalf("the first pod is %s", got)
+		}
+	}
+}
+
+// TestBelongings: pods and Jobs belong by controller owner UID, never by label alone; an orphan by what is recorded.
+func TestBelongings(t *testing.T) {
+	task := processing().Task
+	b := &belongings{jobs: map[types.UID]*batchv1.Job{}, pods: map[types.UID]*corev1.Pod{}}
+	ours, stranger := newJob(task), newJob(task)
+	ours.UID, stranger.UID, stranger.OwnerReferences = "job-1", "other", nil
+	b.addJob(task, ours)
+	b.addJob(task, stranger)
+	if len(b.jobs) != 1 || b.jobs["job-1"] == nil {
+		t.Errorf("the Jobs are %v", b.jobs)
+	}
+	for name, tc := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"of our Job":                      {podOwnedBy("a", "job-1"), true},
+		"of a stranger's Job":             {podOwnedBy("b", "other"), false},
+		"of nobody, with our labels":      {podOwnedBy("c", ""), false},
+		"orphan, recorded":                {podOwnedBy(string(podUID(1)), ""), true},
+		"orphan of our Job, by its label": {orphanOf("d", "job-1"), true},
+		"orphan of another":               {orphanOf("e", "other"), false},
+	} {
+		b.addPod(task, tc.pod)
+		if got := b.pods[tc.pod.UID] != nil; got != tc.want {
+			t.Errorf("%s: belongs is %v", name, got)
+		}
+	}
+	// A Job that is gone still tells its pods, by its recorded UID.
+	b.jobs = map[types.UID]*batchv1.Job{}
+	late := podOwnedBy("f", "job-1")
+	if b.addPod(task, late); b.pods["f"] == nil {
+		t.Error("a pod of the recorded Job does not belong once the Job is gone")
+	}
+}
+
+func orphanOf(name, job string) *corev1.Pod {
+	p := podOwnedBy(name, "")
+	p.Labels[batchv1.ControllerUidLabel] = job
+	return p
+}
