@@ -65,7 +65,8 @@ func TestBelongings(t *testing.T) {
 	// A Job that is gone still tells its pods, by its recorded UID.
 	b.jobs = map[types.UID]*batchv1.Job{}
 	late := podOwnedBy("f", "job-1")
-	if b.addPod(task, late); b.pods["f"] == nil {
+	b.addPod(task, late)
+	if b.pods["f"] == nil {
 		t.Error("a pod of the recorded Job does not belong once the Job is gone")
 	}
 }
