@@ -6,11 +6,10 @@ const (
 	ConditionSucceeded = "Succeeded"
 	// ConditionFinished is True in each terminal state, whatever the outcome: the one condition to wait for.
 	ConditionFinished = "Finished"
-	// ConditionReconciling is True while the Task has not ended; its reason and message say what it waits for
-	// (abnormal-true, as kstatus reads it).
+	// ConditionReconciling is True while the Task has not ended, and absent afterwards; its reason and message say what it
+	// waits for (abnormal-true, as kstatus reads it).
 	ConditionReconciling = "Reconciling"
-	// ConditionStalled is True when the Task has failed for good or cannot advance without help (abnormal-true, as
-	// kstatus reads it).
+	// ConditionStalled is True when the Task has failed for good, and absent otherwise (abnormal-true, as kstatus reads it).
 	ConditionStalled = "Stalled"
 	// ConditionSuspended is True while spec.suspend keeps the Task from running.
 	ConditionSuspended = "Suspended"

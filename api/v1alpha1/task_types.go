@@ -336,12 +336,12 @@ type TaskStatus struct {
 
 	// worker is the worker of the current attempt, or of the last one.
 	// +optional
+	// +structType=atomic
 	Worker *WorkerStatus `json:"worker,omitempty"`
 
 	// attempts are the last 10 attempts, oldest first.
 	// +optional
-	// +listType=map
-	// +listMapKey=number
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
 	Attempts []AttemptStatus `json:"attempts,omitempty"`
 

@@ -27,6 +27,7 @@ type controllerOptions struct {
 	leaderElectNamespace string
 	metricsAddress       string
 	probeAddress         string
+	pprofAddress         string
 	qps                  float32
 	burst                int
 	concurrency          int
@@ -47,6 +48,7 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar(&o.leaderElectNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: that of the pod)")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", `address of the metrics, "0" for none`)
 	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", `address of /healthz and /readyz, "0" for none`)
+	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "address of /debug/pprof (default: none)")
 	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server, above 0")
 	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server, above 0")
 	f.IntVar(&o.concurrency, "concurrency", task.DefaultConcurrency, "Tasks reconciled at once, above 0")
@@ -68,6 +70,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	}
 	cfg.QPS, cfg.Burst = o.qps, o.burst
 	cfg.UserAgent = "taskwarden-controller"
+	cfg.DisableCompression = true // as kube-controller-manager: a link within the cluster costs less than gzip
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
@@ -78,6 +81,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 		NewClient:                     task.NewClient(len(o.namespaces)),
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.probeAddress,
+		PprofBindAddress:              o.pprofAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "taskwarden-controller",
 		LeaderElectionNamespace:       o.leaderElectNamespace,

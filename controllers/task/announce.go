@@ -36,12 +36,16 @@ func countRefused(err error) {
 }
 
 // announce tells the world of what has been stored: a metric for each transition, an Event for each that a person would
-// want to read. It is called only after the write has succeeded.
+// want to read. A start whose end is stored by the same write is no news any more. It is called only after the write has
+// succeeded.
 func (r *Reconciler) announce(before, after *v1alpha1.Task) {
 	moves := newTransitions(before, after)
-	for _, m := range moves {
+	for i, m := range moves {
 		transitionsTotal.WithLabelValues(string(m.From), string(m.To), m.Event).Inc()
 		if m.Event == "" || m.Event == string(lifecycle.Retry) && m.Actor == lifecycle.ActorController {
+			continue
+		}
+		if m.Event == string(lifecycle.Start) && i < len(moves)-1 {
 			continue
 		}
 		kind := corev1.EventTypeNormal

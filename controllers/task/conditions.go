@@ -30,10 +30,15 @@ func (d *decision) setConditions() {
 	}
 	finished := lifecycle.Terminal(status.State)
 	set(v1alpha1.ConditionFinished, is(finished), reason, "")
-	set(v1alpha1.ConditionStalled, is(status.State == v1alpha1.StateFailed), reason, messageIf(status.State == v1alpha1.StateFailed, message))
+	// Abnormal-true, as kstatus wants it: where they do not hold they are absent.
+	if status.State == v1alpha1.StateFailed {
+		set(v1alpha1.ConditionStalled, metav1.ConditionTrue, reason, message)
+	} else {
+		removeCondition(t, v1alpha1.ConditionStalled)
+	}
 	switch {
 	case finished:
-		set(v1alpha1.ConditionReconciling, metav1.ConditionFalse, reason, "")
+		removeCondition(t, v1alpha1.ConditionReconciling)
 	case d.terminating():
 		fixed := findCondition(t, v1alpha1.ConditionTerminating)
 		set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, fixed.Reason, status.Message)
@@ -57,13 +62,6 @@ func is(b bool) metav1.ConditionStatus {
 		return metav1.ConditionTrue
 	}
 	return metav1.ConditionFalse
-}
-
-func messageIf(b bool, message string) string {
-	if b {
-		return message
-	}
-	return ""
 }
 
 func setCondition(t *v1alpha1.Task, kind string, status metav1.ConditionStatus, reason, message string, now time.Time) {

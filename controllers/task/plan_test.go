@@ -237,8 +237,18 @@ func conditionViolations(t *v1alpha1.Task) []string {
 	if isTrue(t, v1alpha1.ConditionTerminating) && (finished || t.Status.State == v1alpha1.StateRetrying) {
 		v = append(v, "condition Terminating without a worker")
 	}
+	if isTrue(t, v1alpha1.ConditionStalled) != (t.Status.State == v1alpha1.StateFailed) {
+		v = append(v, "condition Stalled contradicts the state")
+	}
 	for _, kind := range []string{v1alpha1.ConditionSucceeded, v1alpha1.ConditionFinished, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled} {
-		if c := findCondition(t, kind); c == nil || c.ObservedGeneration != t.Generation {
+		c := findCondition(t, kind)
+		abnormal := kind == v1alpha1.ConditionReconciling || kind == v1alpha1.ConditionStalled
+		switch {
+		case c == nil && !abnormal:
+			v = append(v, fmt.Sprintf("condition %s is not there", kind))
+		case c != nil && abnormal && c.Status != metav1.ConditionTrue:
+			v = append(v, fmt.Sprintf("condition %s stays although it does not hold", kind))
+		case c != nil && c.ObservedGeneration != t.Generation:
 			v = append(v, fmt.Sprintf("condition %s does not speak of this generation", kind))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,9 +60,15 @@ func TestOwnDescriptionsStay(t *testing.T) {
 func TestEveryFieldOfSpecIsImmutableOrListed(t *testing.T) {
 	spec := taskSchema(t).Properties["spec"]
 	ruled := map[string]bool{}
-	for _, r := range spec.XValidations {
-		if name, ok := strings.CutSuffix(r.Message, " is immutable"); ok {
-			ruled[name] = true
+	for name, field := range spec.Properties {
+		for _, r := range field.XValidations {
+			ruled[name] = ruled[name] || r.Rule == "self == oldSelf"
+		}
+		// Without a default it could come or go, which the rule at the field does not see.
+		kept := field.Default != nil || slices.Contains(spec.Required, name) || slices.ContainsFunc(spec.XValidations,
+			func(r apiextensionsv1.ValidationRule) bool { return r.FieldPath == "."+name && strings.Contains(r.Rule, "== has(oldSelf.") })
+		if ruled[name] && !kept {
+			t.Errorf("spec.%s is immutable, yet can be added and removed", name)
 		}
 	}
 	for _, name := range mutable {

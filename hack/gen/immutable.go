@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -11,8 +12,9 @@ import (
 var mutable = []string{"priority", "suspend", "cancel", "ttlSecondsAfterFinished"}
 
 // addImmutability makes every other field of spec immutable, one rule a field, so that the refusal names it and a new
-// field cannot be forgotten. The rules stand at spec, where old and new value are always present: at the field itself
-// they would not be asked when it is added or removed.
+// field cannot be forgotten. The rules stand at the fields: the API server pays for each access to a field of an object
+// with many, and asks all rules again at each write of the status. A rule at a field is not asked when the field is added
+// or removed, so where there is no default to keep it in place, one at spec asks only for that.
 func addImmutability(root *schema) error {
 	return edit(root, []string{"spec"}, func(spec *schema) error {
 		for _, name := range mutable {
@@ -20,50 +22,38 @@ func addImmutability(root *schema) error {
 				return fmt.Errorf("%s: no such property, yet listed as mutable", name)
 			}
 		}
-		var names []string
-		for name := range spec.Properties {
-			if !slices.Contains(mutable, name) {
-				names = append(names, name)
+		for _, name := range slices.Sorted(maps.Keys(spec.Properties)) {
+			if slices.Contains(mutable, name) {
+				continue
+			}
+			field := spec.Properties[name]
+			same := apiextensionsv1.ValidationRule{Rule: "self == oldSelf", Message: name + " is immutable"}
+			addRules(&field, same)
+			spec.Properties[name] = field
+			if field.Default == nil && !slices.Contains(spec.Required, name) {
+				same.Rule, same.FieldPath = fmt.Sprintf("has(self.%[1]s) == has(oldSelf.%[1]s)", name), "."+name
+				addRules(spec, same)
 			}
 		}
-		slices.Sort(names)
-		for _, name := range names {
-			rule := fmt.Sprintf("self.%[1]s == oldSelf.%[1]s", name)
-			if !slices.Contains(spec.Required, name) {
-				rule = fmt.Sprintf("has(self.%[1]s) == has(oldSelf.%[1]s) && (!has(self.%[1]s) || %[2]s)", name, rule)
-			}
-			addRules(spec, apiextensionsv1.ValidationRule{
-				Rule: rule, Message: name + " is immutable", FieldPath: "." + name,
+		return edit(spec, []string{"template", "spec"}, keepOrder)
+	})
+}
+
+// keepOrder keeps the order of containers and of their variables. Two lists with map keys are equal to CEL whatever their
+// order, yet the first container is the worker, init containers run in turn, and a variable sees those before it.
+func keepOrder(podSpec *schema) error {
+	for _, path := range [][]string{
+		{"containers"}, {"initContainers"}, {"containers", "[]", "env"}, {"initContainers", "[]", "env"},
+	} {
+		if err := edit(podSpec, path, func(list *schema) error {
+			addRules(list, apiextensionsv1.ValidationRule{
+				Rule:    "self.map(v, v.name) == oldSelf.map(v, v.name)",
+				Message: "template is immutable, the order of " + path[len(path)-1] + " included",
 			})
+			return nil
+		}); err != nil {
+			return err
 		}
-		for _, list := range []string{"containers", "initContainers"} {
-			addRules(spec, sameContainers(list))
-			if err := edit(spec, []string{"template", "spec", list, "[]"}, addSameEnv); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// sameContainers and addSameEnv keep the order of containers and of their variables. Two lists with map keys are equal to
-// CEL whatever their order, yet the first container is the worker, init containers run in turn, and a variable sees those
-// before it.
-func sameContainers(list string) apiextensionsv1.ValidationRule {
-	names := "(has(%[1]s.template.spec.%[2]s) ? %[1]s.template.spec.%[2]s.map(c, c.name) : [])"
-	return apiextensionsv1.ValidationRule{
-		Rule:      fmt.Sprintf(names, "self", list) + " == " + fmt.Sprintf(names, "oldSelf", list),
-		Message:   "template is immutable, the order of " + list + " included",
-		FieldPath: ".template.spec." + list,
 	}
-}
-
-func addSameEnv(container *schema) error {
-	names := "(has(%[1]s.env) ? %[1]s.env.map(e, e.name) : [])"
-	addRules(container, apiextensionsv1.ValidationRule{
-		Rule:      fmt.Sprintf(names, "self") + " == " + fmt.Sprintf(names, "oldSelf"),
-		Message:   "template is immutable, the order of env included",
-		FieldPath: ".env",
-	})
 	return nil
 }

@@ -31,6 +31,8 @@ func finishPodTemplate(root *schema) error {
 		{nil, func(s *schema) error { dropDescriptions(s); s.Required = append(s.Required, "spec"); return nil }},
 		{[]string{"metadata"}, finishTemplateMetadata},
 		{[]string{"spec"}, finishPodSpec},
+		{[]string{"spec", "activeDeadlineSeconds"}, forbid("use spec.activeDeadlineSeconds of the Task")},
+		{[]string{"spec", "ephemeralContainers"}, forbid("a pod template has no ephemeral containers")},
 		{[]string{"spec", "restartPolicy"}, func(s *schema) error {
 			addRules(s, apiextensionsv1.ValidationRule{
 				Rule:    "self == 'Never'",
@@ -43,10 +45,8 @@ func finishPodTemplate(root *schema) error {
 			return nil
 		}},
 		{[]string{"spec", "containers", "[]"}, finishContainer},
-		{[]string{"spec", "containers", "[]"}, func(s *schema) error {
-			addRules(s, forbid("restartPolicy"), forbid("restartPolicyRules"))
-			return nil
-		}},
+		{[]string{"spec", "containers", "[]", "restartPolicy"}, forbid(noRestart)},
+		{[]string{"spec", "containers", "[]", "restartPolicyRules"}, forbid(noRestart)},
 		{[]string{"spec", "initContainers"}, func(s *schema) error {
 			s.MaxItems = ptr.To[int64](maxContainers)
 			return nil
@@ -99,16 +99,6 @@ func finishTemplateMetadata(s *schema) error {
 func finishPodSpec(s *schema) error {
 	addRules(s,
 		apiextensionsv1.ValidationRule{
-			Rule:      "!has(self.activeDeadlineSeconds)",
-			Message:   "must not be set: use spec.activeDeadlineSeconds of the Task",
-			FieldPath: ".activeDeadlineSeconds",
-		},
-		apiextensionsv1.ValidationRule{
-			Rule:      "!has(self.ephemeralContainers)",
-			Message:   "must not be set: a pod template has no ephemeral containers",
-			FieldPath: ".ephemeralContainers",
-		},
-		apiextensionsv1.ValidationRule{
 			Rule:      "!has(self.initContainers) || self.initContainers.all(i, !self.containers.exists(c, c.name == i.name))",
 			Message:   "must not have the name of a container",
 			FieldPath: ".initContainers",
@@ -143,11 +133,14 @@ func finishName(s *schema) error {
 	return nil
 }
 
-func forbid(field string) apiextensionsv1.ValidationRule {
-	return apiextensionsv1.ValidationRule{
-		Rule:      "!has(self." + field + ")",
-		Message:   "must not be set: the exit of a container is its end; native sidecars go to initContainers",
-		FieldPath: "." + field,
+// noRestart is why a container has no rules of its own about its restart.
+const noRestart = "the exit of a container is its end; native sidecars go to initContainers"
+
+// forbid refuses a field, whatever its value. The rule stands at the field and costs nothing where that is absent.
+func forbid(why string) func(*schema) error {
+	return func(s *schema) error {
+		addRules(s, apiextensionsv1.ValidationRule{Rule: "false", Message: "must not be set: " + why})
+		return nil
 	}
 }
 
