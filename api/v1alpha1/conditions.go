@@ -30,11 +30,13 @@ const (
 const (
 	// ReasonWaitingForWorker: the worker Job exists and its container does not run yet.
 	ReasonWaitingForWorker = "WaitingForWorker"
+	// ReasonContainerWaiting: a container of the pod, not always the worker's, waits; the message is the kubelet's text.
+	ReasonContainerWaiting = "ContainerWaiting"
 	// ReasonWorkerRunning: the worker container runs.
 	ReasonWorkerRunning = "WorkerRunning"
 	// ReasonCreatePending: the worker Job could not be created yet; the message has the API server's text.
 	ReasonCreatePending = "CreatePending"
-	// ReasonNameConflict: a Job of the needed name exists that does not belong to this Task.
+	// ReasonNameConflict: a Job of the needed name exists that is not this attempt's own, or is being deleted.
 	ReasonNameConflict = "NameConflict"
 	// ReasonWaitingForPodTermination: the next attempt waits because an earlier worker may still run.
 	ReasonWaitingForPodTermination = "WaitingForPodTermination"
@@ -59,7 +61,7 @@ const (
 	ReasonEvicted = "Evicted"
 	// ReasonPodRejected: the kubelet refused the pod, or another container of it failed.
 	ReasonPodRejected = "PodRejected"
-	// ReasonOutcomeUnknown: the Job says that its pod failed, and the pod is gone, so nobody knows how.
+	// ReasonOutcomeUnknown: the Job says that its pod failed, and the pod is gone and was never seen, so nobody knows how.
 	ReasonOutcomeUnknown = "OutcomeUnknown"
 	// ReasonJobDeleted: the worker Job was deleted by somebody else.
 	ReasonJobDeleted = "JobDeleted"
@@ -101,6 +103,9 @@ const (
 	// ReasonPodCreateFailed: the Job controller could not create the pod for another reason.
 	ReasonPodCreateFailed = "PodCreateFailed"
 )
+
+// ReasonStopFailed is the reason of an Event: an order to stop a worker failed, and is given again.
+const ReasonStopFailed = "StopFailed"
 
 // Reasons of condition DeadLettered: why a failed Task is not tried again.
 const (

@@ -90,7 +90,8 @@ type TaskSpec struct {
 	FinishGraceSeconds *int32 `json:"finishGraceSeconds,omitempty"`
 
 	// workerLostTimeoutSeconds is how long a worker that was told to stop may stay unheard of before its attempt is closed
-	// all the same, with condition WorkerStopped Unknown. In seconds, 1 to 86400. Default 300.
+	// all the same, with condition WorkerStopped Unknown; never less than twice the pod's terminationGracePeriodSeconds and
+	// 30 seconds, in which it is stopped in two ways. In seconds, 1 to 86400. Default 300.
 	// +optional
 	// +kubebuilder:default=300
 	// +kubebuilder:validation:Minimum=1
@@ -215,7 +216,7 @@ type Backoff struct {
 // +kubebuilder:validation:XValidation:rule="self.action != 'Fail' || !has(self.resources)",fieldPath=".resources",message="must not be set with action Fail: no attempt follows"
 // +kubebuilder:validation:XValidation:rule="!has(self.resources) || !has(self.resources.claims)",fieldPath=".resources.claims",message="must not be set: only requests and limits are replaced"
 type RetryRule struct {
-	// exitCodes match the exit code of the worker, 1 to 255. Set this or reasons.
+	// exitCodes match the exit code of a worker that ended by itself, 1 to 255. Set this or reasons.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

@@ -40,8 +40,12 @@ func (r *Reconciler) apply(ctx context.Context, s Snapshot, plan *Plan) error {
 		}
 		r.announce(s.Task, plan.Task)
 	}
+	if err := r.mayDestroy(ctx, s, plan); err != nil {
+		return err
+	}
 	for _, stop := range plan.Stop {
 		if err := r.stop(ctx, s.Task.Namespace, stop); err != nil {
+			r.Recorder.Eventf(plan.Task, nil, corev1.EventTypeWarning, v1alpha1.ReasonStopFailed, "stop", "%s", lifecycle.Truncate(err.Error()))
 			return err
 		}
 	}
@@ -54,6 +58,22 @@ func (r *Reconciler) apply(ctx context.Context, s Snapshot, plan *Plan) error {
 		err := r.Delete(ctx, plan.Task, client.PropagationPolicy(metav1.DeletePropagationBackground),
 			client.Preconditions{UID: &plan.Task.UID, ResourceVersion: &plan.Task.ResourceVersion})
 		return client.IgnoreNotFound(err)
+	}
+	return nil
+}
+
+// mayDestroy is the guard of a pass that destroys without having written: no conflict would tell it that its Task is an old
+// one, in which the attempt that it stops has not begun yet.
+func (r *Reconciler) mayDestroy(ctx context.Context, s Snapshot, plan *Plan) error {
+	if !plan.StopUnknown || plan.Task.ResourceVersion != s.Task.ResourceVersion {
+		return nil
+	}
+	var live v1alpha1.Task
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(s.Task), &live); err != nil {
+		return fmt.Errorf("read Task before stopping what it does not know: %w", err)
+	}
+	if live.UID != s.Task.UID || live.ResourceVersion != s.Task.ResourceVersion {
+		return errStale
 	}
 	return nil
 }
@@ -118,7 +138,7 @@ func mayCreate(live, want *v1alpha1.Task) bool {
 type strangerError struct{ name string }
 
 func (e *strangerError) Error() string {
-	return fmt.Sprintf("a Job named %s exists that does not belong to this Task; it is left alone", e.name)
+	return fmt.Sprintf("a Job named %s exists that is not this attempt's own, or is being deleted; it is left alone", e.name)
 }
 
 // adopt takes the Job of that name if it is this attempt's own, made by a pass whose answer or write was lost.
@@ -177,17 +197,28 @@ func (r *Reconciler) stop(ctx context.Context, namespace string, order Stop) err
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: order.Name}}
 		patch := fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"activeDeadlineSeconds":%d}}`, order.UID, stopDeadlineSeconds)
 		err := r.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch)))
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("stop pod %s: %w", order.Name, err)
+		switch {
+		case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+			return nil
+		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+			// A policy, say. The other way to stop it leaves no evidence, but stops it.
+			return r.deletePod(ctx, namespace, order.ObjectKey)
 		}
+		return fmt.Errorf("stop pod %s: %w", order.Name, err)
 	case StopByDeletingPod:
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: order.Name}}
-		if err := client.IgnoreNotFound(r.Delete(ctx, pod, client.Preconditions{UID: &order.UID})); err != nil && !apierrors.IsConflict(err) {
-			return fmt.Errorf("delete pod %s: %w", order.Name, err)
-		}
+		return r.deletePod(ctx, namespace, order.ObjectKey)
 	case StopByDeletingJob:
 		// In the foreground: the Job stays until its pods have gone, and its absence then proves theirs.
 		return r.deleteJob(ctx, namespace, order.ObjectKey, metav1.DeletePropagationForeground)
+	}
+	return nil
+}
+
+func (r *Reconciler) deletePod(ctx context.Context, namespace string, key ObjectKey) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name}}
+	err := r.Delete(ctx, pod, client.Preconditions{UID: &key.UID})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete pod %s: %w", key.Name, err)
 	}
 	return nil
 }

@@ -39,11 +39,11 @@ func (d *decision) setConditions() {
 	switch {
 	case finished:
 		removeCondition(t, v1alpha1.ConditionReconciling)
+	case d.waits != nil:
+		set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, d.waits.reason, d.waits.message)
 	case d.terminating():
 		fixed := findCondition(t, v1alpha1.ConditionTerminating)
 		set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, fixed.Reason, status.Message)
-	case d.waits != nil:
-		set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, d.waits.reason, d.waits.message)
 	default:
 		set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, message)
 	}

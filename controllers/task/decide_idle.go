@@ -1,7 +1,10 @@
 package task
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,8 +30,11 @@ func (d *decision) idle() {
 	}
 	switch {
 	case d.cancelled():
+		if slices.ContainsFunc(d.Workers, func(w Worker) bool { return w.MayRun() }) {
+			setCondition(d.task, v1alpha1.ConditionTerminating, metav1.ConditionTrue, v1alpha1.ReasonCancelled, cancelledMessage, d.now)
+		}
 		if busy, _ := d.earlierMayRun(); busy {
-			d.stopEarlier("cancelled")
+			d.wait(v1alpha1.ReasonWaitingForPodTermination, "An earlier worker is being stopped: cancelled")
 			return
 		}
 		d.end(lifecycle.Ending{Event: lifecycle.Cancel, Reason: v1alpha1.ReasonCancelled, Message: cancelledMessage},
@@ -38,7 +44,7 @@ func (d *decision) idle() {
 	case inputTooLarge(d.task):
 		d.end(lifecycle.Ending{
 			Event: lifecycle.Fail, Reason: v1alpha1.ReasonInputTooLarge,
-			Message: fmt.Sprintf("spec.input.value has %d bytes, the limit is %d", len(d.task.Spec.Input.Value.Raw), v1alpha1.MaxInputBytes),
+			Message: fmt.Sprintf("spec.input.value has %d bytes, the limit is %d", len(compactInput(d.task)), v1alpha1.MaxInputBytes),
 		}, lifecycle.Facts{})
 	default:
 		d.nextAttempt()
@@ -75,6 +81,7 @@ func (d *decision) open(f lifecycle.Facts, job *JobFacts) {
 		}
 		d.plan.Moved = true
 	}
+	removeCondition(d.task, v1alpha1.ConditionReportMismatch) // it spoke of an earlier attempt
 	lifecycle.Begin(d.task, JobName(d.task.Name, status.Attempt), d.now)
 	status.Reason, status.Message = v1alpha1.ReasonWaitingForWorker, "The worker Job is being created"
 	if job == nil {
@@ -121,7 +128,7 @@ func (d *decision) earlierMayRun() (busy, lost bool) {
 			lost = true // before the last attempt began, or when it was closed
 			continue
 		}
-		lostAt := lifecycle.WorkerLostDeadline(d.task, d.leftoverDeadline(w))
+		lostAt := d.workerLostAt(d.leftoverDeadline(w))
 		if !lifecycle.Passed(lostAt, d.now) {
 			busy = true
 			d.wake(lostAt)
@@ -133,13 +140,23 @@ func (d *decision) earlierMayRun() (busy, lost bool) {
 	return busy, lost
 }
 
+// lastNode is the node of the last attempt that has ended.
+func (d *decision) lastNode() string {
+	for i := len(d.task.Status.Attempts) - 1; i >= 0; i-- {
+		if a := &d.task.Status.Attempts[i]; a.Outcome != "" {
+			return a.NodeName
+		}
+	}
+	return ""
+}
+
 // lostHasStopped notes when a worker that was taken for lost is heard of again. A pod object that is gone proves nothing
 // until its node answers: then its kubelet has ended what the API server no longer knows.
 func (d *decision) lostHasStopped(w *Worker) bool {
 	switch {
 	case w.MayRun():
 		return false
-	case w == nil || len(w.Pods) == 0:
+	case (w == nil || len(w.Pods) == 0) && d.lastNode() != "":
 		word := d.now.Add(lostNodeWait)
 		if d.NodeReady {
 			word = d.nodesWord(findCondition(d.task, v1alpha1.ConditionWorkerStopped).LastTransitionTime.Time)
@@ -166,18 +183,23 @@ func (d *decision) waitsForLost() bool {
 	return r != nil && r.OnWorkerLost == v1alpha1.WaitForLostWorker
 }
 
-// stopEarlier stops whatever may still run of ended attempts.
-func (d *decision) stopEarlier(why string) {
-	for i := range d.Workers {
-		if d.Workers[i].MayRun() {
-			d.stop(&d.Workers[i], d.now)
-		}
-	}
-	d.wait(v1alpha1.ReasonWaitingForPodTermination, "An earlier worker is being stopped: "+why)
+func inputTooLarge(t *v1alpha1.Task) bool {
+	return t.Spec.Input != nil && len(compactInput(t)) > v1alpha1.MaxInputBytes
 }
 
-func inputTooLarge(t *v1alpha1.Task) bool {
-	return t.Spec.Input != nil && len(t.Spec.Input.Value.Raw) > v1alpha1.MaxInputBytes
+// compactInput is spec.input.value in its shortest form: what the API server answers has <, > and & written as six bytes.
+func compactInput(t *v1alpha1.Task) []byte {
+	raw := t.Spec.Input.Value.Raw
+	var value any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber() // digits stay as they are
+	var short bytes.Buffer
+	e := json.NewEncoder(&short)
+	e.SetEscapeHTML(false)
+	if d.Decode(&value) != nil || e.Encode(value) != nil {
+		return raw // the API server has checked that it is JSON
+	}
+	return bytes.TrimSuffix(short.Bytes(), []byte("\n"))
 }
 
 const cancelledMessage = "spec.cancel is set"

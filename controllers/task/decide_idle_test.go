@@ -1,10 +1,12 @@
 package task
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -200,6 +202,56 @@ func TestC35CancelWhileWaiting(t *testing.T) {
 	})
 }
 
+// TestC35SuspendBeforeTheJob: an attempt of which nothing exists is taken back, not counted.
+func TestC35SuspendBeforeTheJob(t *testing.T) {
+	s := uncreated(suspend)
+	plan := decide(s.Snapshot)
+	checkPlan(t, s.Snapshot, plan)
+	st := plan.Task.Status
+	if st.State != pendingState || st.Reason != v1alpha1.ReasonSuspended || st.Uncharged != 0 || len(st.Attempts) != 0 || st.Worker != nil || plan.Create {
+		t.Fatalf("suspended before its Job was made: %+v", st)
+	}
+	s.Task = plan.Task
+	s.Task.Spec.Suspend = nil
+	plan = decide(s.at(after(5000)).Snapshot)
+	if !plan.Create || plan.Task.Status.Attempt != 1 || !plan.Task.Status.Worker.CreateTime.Time.Equal(after(5000)) {
+		t.Errorf("resumed: create %t, %+v: the start timeout begins anew", plan.Create, plan.Task.Status)
+	}
+}
+
+// TestC39CancelCountsFromItself: however long the grace of what is left, a cancelled Task waits for a lost worker no longer
+// than workerLostTimeoutSeconds from its cancellation.
+func TestC39CancelCountsFromItself(t *testing.T) {
+	grace := func(t *v1alpha1.Task) { t.Spec.FinishGraceSeconds = ptr.To[int32](3600) }
+	s := retrying(cancel, grace).at(after(25)).runs(1, exits(1, after(20)), stopAsked, deleting)
+	s.Task = decide(s.Snapshot).Task
+	for at, want := range map[int]v1alpha1.State{324: retryingState, 325: cancelledState} {
+		if got := decide(s.at(after(at)).Snapshot).Task.Status.State; got != want {
+			t.Errorf("%d s: %s, want %s", at, got, want)
+		}
+	}
+}
+
+// TestInputIsMeasuredInItsShortestForm: the API server answers <, > and & as six bytes each.
+func TestInputIsMeasuredInItsShortestForm(t *testing.T) {
+	escaped := func(n int) change {
+		return func(t *v1alpha1.Task) {
+			t.Spec.Input = &v1alpha1.TaskInput{Value: apiextensionsv1.JSON{Raw: []byte(`"` + strings.Repeat(`\u003c`, n) + `"`)}}
+		}
+	}
+	if plan := decide(fresh(escaped(v1alpha1.MaxInputBytes - 2)).Snapshot); !plan.Create {
+		t.Errorf("an input of the greatest size: %s", plan.Task.Status.Message)
+	}
+	plan := decide(accepted(escaped(v1alpha1.MaxInputBytes - 1)).Snapshot)
+	if st := plan.Task.Status; st.Reason != v1alpha1.ReasonInputTooLarge || !strings.Contains(st.Message, "has 65537 bytes") {
+		t.Errorf("one byte more: %s: %s", st.Reason, st.Message)
+	}
+	job := newJob(decide(fresh(escaped(3)).Snapshot).Task)
+	if got := job.Spec.Template.Annotations[v1alpha1.AnnotationInput]; got != `"<<<"` {
+		t.Errorf("the worker gets %s", got)
+	}
+}
+
 func TestC39CancelDuringBackoff(t *testing.T) {
 	runTable(t, map[string]testCase{
 		"in backoff": {
@@ -222,7 +274,7 @@ func TestC39CancelDuringBackoff(t *testing.T) {
 			scene:  retrying(cancel).runs(1, exits(1, after(20))),
 			want: outcome{
 				State: retryingState, Reason: "NonZeroExitCode", Attempt: 1, Charged: 1,
-				Stop: []string{"pod-1 by deadline"}, Wake: "1m5s",
+				Stopping: "Cancelled", Stop: []string{"pod-1 by deadline"}, Wake: "1m5s",
 			},
 		},
 		"an earlier worker still runs, past its grace": {
@@ -230,13 +282,13 @@ func TestC39CancelDuringBackoff(t *testing.T) {
 			scene:  retrying(cancel).at(after(80)).runs(1, exits(1, after(20))),
 			want: outcome{
 				State: retryingState, Reason: "NonZeroExitCode", Attempt: 1, Charged: 1,
-				Stop: []string{"pod-1 by deadline"}, Wake: "2m5s",
+				Stopping: "Cancelled", Stop: []string{"pod-1 by deadline"}, Wake: "2m5s",
 			},
 		},
 		"an earlier worker still runs, past the overall deadline": {
 			reason: "cancel comes before the deadline, and waits without a loop",
 			scene:  retrying(cancel, overall(60)).at(after(70)).runs(1, exits(1, after(20)), stopAsked),
-			want:   outcome{State: retryingState, Reason: "NonZeroExitCode", Attempt: 1, Charged: 1, Wake: "1m20s"},
+			want:   outcome{State: retryingState, Reason: "NonZeroExitCode", Attempt: 1, Charged: 1, Stopping: "Cancelled", Wake: "1m55s"},
 		},
 		"an earlier worker has not been heard of": {
 			reason: "the wait for a lost worker is over, whatever the next attempt would have waited for",

@@ -25,6 +25,11 @@ func (d *decision) running() {
 		d.stopping(w)
 		return
 	}
+	if d.suspended() && !d.cancelled() && status.State == v1alpha1.StatePending && w == nil && status.Worker.JobUID == "" {
+		lifecycle.Unbegin(d.task) // a live read has proven that there is no Job: nothing to stop, nothing to count
+		d.idle()
+		return
+	}
 	if status.State == v1alpha1.StatePending {
 		d.start(w)
 	}
@@ -165,7 +170,7 @@ const nodeMonitorWait = time.Minute
 
 // lostDeadline is when a stop no longer waits for proof.
 func (d *decision) lostDeadline(w *Worker, since time.Time) time.Time {
-	lost := lifecycle.WorkerLostDeadline(d.task, since)
+	lost := d.workerLostAt(since)
 	if d.vanished(w) && d.NodeReady {
 		return lifecycle.Earliest(lost, d.nodesWord(since))
 	}

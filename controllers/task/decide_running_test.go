@@ -267,6 +267,40 @@ func TestC06PodDeleted(t *testing.T) {
 	})
 }
 
+// TestC01C06ExitOnSigterm: what a worker makes of the SIGTERM of a deletion is not its word on its work.
+func TestC01C06ExitOnSigterm(t *testing.T) {
+	deleted := func(reason string) outcome {
+		return outcome{State: retryingState, Reason: reason, Attempt: 1, Charged: 1, Wake: "now"}
+	}
+	runTable(t, map[string]testCase{
+		"exit 0 after the deletion": {
+			reason: "its work was cut off, however calmly it took that",
+			scene:  processing().runs(1, exits(0, after(19)), over, deletedAt(after(18))),
+			want:   deleted("PodDeleted"),
+		},
+		"exit 143 after the deletion": {
+			reason: "the deletion is the cause, the code only its trace",
+			scene:  processing().runs(1, exits(143, after(19)), over, deletedAt(after(18))),
+			want:   deleted("PodDeleted"),
+		},
+		"the Job is deleted": {
+			reason: "and takes its pod along",
+			scene:  processing().job(1, jobGoing).pod(1, running, exits(0, after(19)), over, deletedAt(after(18))),
+			want:   deleted("JobDeleted"),
+		},
+		"exit 0 in that second": {
+			reason: "times have whole seconds: in doubt the work was done",
+			scene:  processing().runs(1, exits(0, after(18)), over, deletedAt(after(18))),
+			want:   outcome{State: succeededState, Reason: "Completed", Attempt: 1, Wake: "now"},
+		},
+		"exit 0 before the deletion": {
+			reason: "somebody tidies up",
+			scene:  processing().runs(1, exits(0, after(15)), over, deletedAt(after(18))),
+			want:   outcome{State: succeededState, Reason: "Completed", Attempt: 1, Wake: "now"},
+		},
+	})
+}
+
 func TestC30Disruption(t *testing.T) {
 	free := outcome{State: retryingState, Reason: "Disrupted", Attempt: 1, Uncharged: 1, Wake: "now"}
 	going := outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Wake: "30m10s"}

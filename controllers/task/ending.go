@@ -90,7 +90,22 @@ func (d *decision) exited(w *Worker) *ending {
 	if late(lifecycle.ActiveDeadline(d.task), pod.Exit.FinishTime) || late(lifecycle.OverallDeadline(d.task), pod.Exit.FinishTime) {
 		return nil
 	}
+	if late(pod.DeleteTime, pod.Exit.FinishTime) {
+		return deletedUnderway(w, pod)
+	}
 	return ownWord(pod.Exit, pod)
+}
+
+// deletedUnderway: what the worker made of the SIGTERM of a deletion, an exit with 0 say, is not its word on its work. Kubelet
+// times have whole seconds, so an exit in the second of the deletion counts as one before it.
+func deletedUnderway(w *Worker, pod *PodFacts) *ending {
+	e := fail(v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s was deleted while its worker ran", pod.Name))
+	if w.Job == nil || w.Job.Deleting {
+		e = fail(v1alpha1.ReasonJobDeleted, "The Job was deleted while its worker ran")
+	}
+	e.withExit(pod.Exit)
+	e.workersOwn = true
+	return e
 }
 
 // jobCompleted: the Job saw its pod succeed, the pod is gone. When it exited nobody knows; one that overran its deadline
@@ -198,6 +213,8 @@ func (d *decision) lost(w *Worker) *ending {
 		return fail(v1alpha1.ReasonOutcomeUnknown, "The Job failed and its pod is gone: "+w.Job.Message)
 	case w.Job.Deleting:
 		return fail(v1alpha1.ReasonJobDeleted, fmt.Sprintf("Job %s is being deleted", recorded.JobName))
+	case recorded.PodUID != "" && w.Job.Failed:
+		return fail(v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s is gone; its Job says: %s", recorded.PodName, w.Job.Message))
 	case recorded.PodUID != "":
 		return fail(v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s is gone", recorded.PodName))
 	}
@@ -218,7 +235,8 @@ func (d *decision) startTimeoutPassed(w *Worker) *ending {
 			reason, message = r, m
 		}
 	}
-	if reason == v1alpha1.ReasonWaitingForWorker || reason == v1alpha1.ReasonCreatePending || reason == v1alpha1.ReasonNameConflict {
+	switch reason {
+	case v1alpha1.ReasonWaitingForWorker, v1alpha1.ReasonContainerWaiting, v1alpha1.ReasonCreatePending, v1alpha1.ReasonNameConflict:
 		reason = v1alpha1.ReasonStartTimeout
 	}
 	return &ending{Ending: lifecycle.Ending{

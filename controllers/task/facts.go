@@ -58,6 +58,10 @@ func factsOfPod(pod *corev1.Pod, workerContainer string) PodFacts {
 		StopAsked: pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds <= stopDeadlineSeconds,
 		Grace:     defaultPodGrace,
 	}
+	if at := pod.DeletionTimestamp; at != nil {
+		// The API server stores when the grace ends.
+		f.DeleteTime = at.Add(-graceOf(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
+	}
 	if pod.Status.StartTime != nil {
 		f.StartTime = pod.Status.StartTime.Time
 		if s := pod.Spec.ActiveDeadlineSeconds; s != nil {
@@ -82,6 +86,8 @@ func readConditions(f *PodFacts, conditions []corev1.PodCondition) {
 			f.Disruption = &Disruption{Reason: c.Reason, Message: c.Message, Time: c.LastTransitionTime.Time}
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable:
 			f.Unschedulable = c.Message
+		case c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue:
+			f.Prepared = true
 		}
 	}
 }

@@ -111,12 +111,13 @@ func TestFactsOfPod(t *testing.T) {
 			reason: "the condition with its time",
 			pod: func() *corev1.Pod {
 				p := podOf(corev1.PodFailed, containerEnded("worker", 143, "Error", ""))
-				p.DeletionTimestamp = ptr.To(metav1.NewTime(after(48)))
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(metav1.NewTime(after(48))), ptr.To[int64](30)
 				p.Status.Conditions = []corev1.PodCondition{disruption}
 				return p
 			}(),
 			want: PodFacts{
-				Deleting: true, Exit: &Exit{Code: 143, Reason: "Error", StartTime: started, FinishTime: after(20)},
+				Deleting: true, DeleteTime: after(18),
+				Exit:       &Exit{Code: 143, Reason: "Error", StartTime: started, FinishTime: after(20)},
 				Disruption: &Disruption{Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting", Time: after(18)},
 			},
 		},

@@ -56,6 +56,10 @@ func limit(n int32) change {
 	return func(t *v1alpha1.Task) { t.Spec.Retry.Limit = ptr.To(n) }
 }
 
+func podGraceOf(seconds int64) change {
+	return func(t *v1alpha1.Task) { t.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To(seconds) }
+}
+
 func waitForLost(t *v1alpha1.Task) { t.Spec.Retry.OnWorkerLost = v1alpha1.WaitForLostWorker }
 
 func askRetry(value string) change {
@@ -275,7 +279,12 @@ func disruptedAt(at time.Time) func(*PodFacts) {
 	}
 }
 
-func deleting(p *PodFacts)  { p.Deleting = true }
+func deleting(p *PodFacts) { p.Deleting = true }
+
+func deletedAt(at time.Time) func(*PodFacts) {
+	return func(p *PodFacts) { p.Deleting, p.DeleteTime = true, at }
+}
+
 func stopAsked(p *PodFacts) { p.StopAsked = true }
 func unbound(p *PodFacts)   { p.NodeName, p.StartTime = "", time.Time{} }
 func completed(j *JobFacts) { j.Complete = true }

@@ -99,7 +99,7 @@ func handInput(t *v1alpha1.Task, template *corev1.PodTemplateSpec, worker *corev
 	if t.Spec.Input == nil {
 		return
 	}
-	template.Annotations = merged(template.Annotations, map[string]string{v1alpha1.AnnotationInput: string(t.Spec.Input.Value.Raw)})
+	template.Annotations = merged(template.Annotations, map[string]string{v1alpha1.AnnotationInput: string(compactInput(t))})
 	template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{
 		Name: inputVolume,
 		VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{

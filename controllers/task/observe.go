@@ -178,42 +178,50 @@ func (b *belongings) workers(t *v1alpha1.Task) []Worker {
 	return workers
 }
 
-// askWhy reads what the objects do not tell: the Events that say why a pod is not created or its volumes not mounted, and whether the
-// node of a vanished worker answers.
+// askWhy reads what the objects do not tell: the Events that say why a pod is not created or its volumes not mounted, and
+// whether the node of a vanished worker answers.
 func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 	status := &s.Task.Status
-	if status.Worker == nil || lifecycle.Terminal(status.State) {
+	if lifecycle.Terminal(status.State) {
 		return nil
 	}
+	var err error
 	d := decision{Snapshot: *s, task: s.Task}
-	if status.State == v1alpha1.StateRetrying {
-		var err error
-		if d.waitsForLost() && workerLost(s.Task) {
-			s.NodeReady, s.NodeReadySince, err = r.nodeReady(ctx, status.Worker.NodeName)
+	if node := d.nodeToAsk(); node != "" {
+		if s.NodeReady, s.NodeReadySince, err = r.nodeReady(ctx, node); err != nil {
+			return err
 		}
-		return err
 	}
-	return r.askWhyNotRunning(ctx, s, &d)
-}
-
-// askWhyNotRunning asks about the current attempt.
-func (r *Reconciler) askWhyNotRunning(ctx context.Context, s *Snapshot, d *decision) error {
-	status := &s.Task.Status
+	if !d.hasWorker() {
+		return nil
+	}
 	w := d.worker(status.Attempt)
 	pod := d.pod(w)
 	old := status.Worker.CreateTime != nil && s.Now.Sub(status.Worker.CreateTime.Time) >= podWait
-	var err error
 	switch {
 	case pod == nil && (status.State == v1alpha1.StateProcessing || status.Worker.PodUID != ""):
 		s.StopWitnessed = r.witness.stopped(status.Worker.PodUID)
-		s.NodeReady, s.NodeReadySince, err = r.nodeReady(ctx, status.Worker.NodeName)
 	case status.State != v1alpha1.StatePending || !old || w == nil || w.Job == nil:
 	case pod == nil:
 		s.PodCreateError, err = r.failedCreate(ctx, s.Task.Namespace, w.Job.UID)
-	case pod.Waiting.Reason == containerCreating:
+	case pod.Waiting.Reason == containerCreating && !pod.Prepared:
 		s.MountError, err = r.failedMount(ctx, s.Task.Namespace, pod.UID)
 	}
 	return err
+}
+
+// nodeToAsk is the node whose word about a vanished worker counts; empty where none does.
+func (d *decision) nodeToAsk() string {
+	status := &d.task.Status
+	switch {
+	case !d.hasWorker() || status.Worker.JobUID == "":
+		if d.waitsForLost() && workerLost(d.task) {
+			return d.lastNode()
+		}
+	case d.pod(d.worker(status.Attempt)) == nil && (status.State == v1alpha1.StateProcessing || status.Worker.PodUID != ""):
+		return status.Worker.NodeName
+	}
+	return ""
 }
 
 // failedCreate is the newest text of the Job controller's FailedCreate Events about a Job; empty where there is none.
@@ -248,12 +256,12 @@ func (r *Reconciler) failedMount(ctx context.Context, namespace string, pod type
 
 // nodeReady tells whether the node's kubelet answers, and since when.
 func (r *Reconciler) nodeReady(ctx context.Context, name string) (bool, time.Time, error) {
-	if name == "" {
-		return false, time.Time{}, nil
-	}
 	var node corev1.Node
-	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
-		return false, time.Time{}, client.IgnoreNotFound(err)
+	switch err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &node); {
+	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+		return false, time.Time{}, nil // an operator that may not read nodes has no word of theirs
+	case err != nil:
+		return false, time.Time{}, fmt.Errorf("read node %s: %w", name, err)
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {

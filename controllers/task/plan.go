@@ -18,6 +18,8 @@ type Plan struct {
 	Create bool
 	// Stop asks for workers to be stopped.
 	Stop []Stop
+	// StopUnknown tells that one of them is of an attempt that the Task does not know of yet.
+	StopUnknown bool
 	// DeleteJobs asks for Jobs to be deleted whose time is over.
 	DeleteJobs []ObjectKey
 	// DeleteTask asks for the Task to be deleted, its TTL is over.

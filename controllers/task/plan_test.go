@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
@@ -234,7 +235,8 @@ func conditionViolations(t *v1alpha1.Task) []string {
 	if isTrue(t, v1alpha1.ConditionReconciling) == finished {
 		v = append(v, "condition Reconciling contradicts the state")
 	}
-	if isTrue(t, v1alpha1.ConditionTerminating) && (finished || t.Status.State == v1alpha1.StateRetrying) {
+	between := t.Status.State == v1alpha1.StateRetrying && !ptr.Deref(t.Spec.Cancel, false)
+	if isTrue(t, v1alpha1.ConditionTerminating) && (finished || between) {
 		v = append(v, "condition Terminating without a worker")
 	}
 	if isTrue(t, v1alpha1.ConditionStalled) != (t.Status.State == v1alpha1.StateFailed) {

@@ -41,18 +41,20 @@ type Reconciler struct {
 const (
 	// afterConflict is how long a pass that lost a race waits for the caches to show what won.
 	afterConflict = 100 * time.Millisecond
+	// cachePatience is how long a pass waits for the cache to show earlier writes.
+	cachePatience = 5 * time.Second
 	// whileTerminating is how long a Task in a namespace that is being deleted is left alone.
 	whileTerminating = 30 * time.Second
 )
 
 // Reconcile is one pass over one Task: observe, decide, act.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	var t v1alpha1.Task
-	if err := r.Get(ctx, req.NamespacedName, &t); err != nil {
+	t, err := r.read(ctx, req.NamespacedName)
+	if err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	log := logf.FromContext(ctx).WithValues("attempt", t.Status.Attempt)
-	snapshot, err := r.observe(ctx, &t)
+	snapshot, err := r.observe(ctx, t)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("observe: %w", err)
 	}
@@ -73,6 +75,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: r.until(plan.WakeAt)}, nil
+}
+
+// read reads a Task from the cache, which waits until it shows what earlier passes have written. Where a watch is silent it
+// would wait for ever: then the API server is asked.
+func (r *Reconciler) read(ctx context.Context, key client.ObjectKey) (*v1alpha1.Task, error) {
+	var t v1alpha1.Task
+	patience, cancel := context.WithTimeout(ctx, cachePatience)
+	defer cancel()
+	err := r.Get(patience, key, &t)
+	if err != nil && patience.Err() != nil && ctx.Err() == nil {
+		err = r.Live.Get(ctx, key, &t)
+	}
+	return &t, err
 }
 
 // until is the wait for a wake-up; zero, which means none, only where there is none.

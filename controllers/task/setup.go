@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"reflect"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,12 @@ const indexRegarding = "regardingUID"
 
 // DefaultConcurrency is how many Tasks are reconciled at once; a pass mostly waits for the API server.
 const DefaultConcurrency = 16
+
+// firstRetry and lastRetry bound the wait after a pass that failed. A deadline may fall into it, so the last one is short.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 15 * time.Second
+)
 
 // endingPriority puts a worker's end before all that begins: a slot is freed and a result shown before new work starts.
 const endingPriority = 10
@@ -137,6 +144,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 		Watches(&eventsv1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfPodEvent), builder.WithPredicates(notDeleted)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 			SkipNameValidation:      ptr.To(o.SkipNameValidation),
 		}).
 		Complete(r)
@@ -180,7 +188,7 @@ func (r *Reconciler) taskOfJobEvent(ctx context.Context, obj client.Object) []re
 		return nil
 	}
 	var job batchv1.Job
-	if err := r.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.InvolvedObject.Name}, &job); err != nil {
+	if err := r.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.InvolvedObject.Name}, &job, notWaiting); err != nil {
 		return nil // not ours, or gone
 	}
 	ref := metav1.GetControllerOf(&job)
@@ -197,7 +205,7 @@ func (r *Reconciler) taskOfPodEvent(ctx context.Context, obj client.Object) []re
 		return nil
 	}
 	var pod corev1.Pod
-	if err := r.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Regarding.Name}, &pod); err != nil {
+	if err := r.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.Regarding.Name}, &pod, notWaiting); err != nil {
 		return nil // not ours, or gone
 	}
 	return r.tasksOfPod(ctx, &pod)

@@ -68,6 +68,8 @@ type PodFacts struct {
 	// Reason and Message are the pod's own (Evicted, DeadlineExceeded, OutOfcpu, ...).
 	Reason, Message string
 	Deleting        bool
+	// DeleteTime is when its deletion was asked for; zero where it was not.
+	DeleteTime time.Time
 	// StopAsked: activeDeadlineSeconds has been lowered to the stopping value.
 	StopAsked bool
 	Grace     time.Duration
@@ -82,6 +84,8 @@ type PodFacts struct {
 	// ExitUnknown is the kubelet's text where it has lost track of the worker container: the exit that it then reports (137,
 	// ContainerStatusUnknown) is made up, and says nothing of the worker.
 	ExitUnknown string
+	// Prepared tells that its volumes are mounted and its sandbox is up: what happens now is the containers' own.
+	Prepared bool
 	// Waiting says why a container of the pod does not run yet.
 	Waiting Waiting
 	// OtherFailure describes another container (an init container, say) that failed before the worker could run.

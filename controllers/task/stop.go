@@ -11,6 +11,12 @@ import (
 // housekeeping runs every 10 seconds.
 const stopSlack = 15 * time.Second
 
+// workerLostAt is when a stop that began at the given time no longer waits for a worker that is unheard of. One that uses its
+// grace is not lost: the stop by deadline, and the deletion after it, have had their time before.
+func (d *decision) workerLostAt(since time.Time) time.Time {
+	return later(lifecycle.WorkerLostDeadline(d.task, since), since.Add(2*(podGrace(d.task)+stopSlack)))
+}
+
 // stop asks for a worker to be stopped, in the way that keeps most evidence; since is when the first such order was given.
 func (d *decision) stop(w *Worker, since time.Time) {
 	if w == nil {
@@ -63,15 +69,25 @@ func (d *decision) stopLeftovers() {
 		due := d.leftoverDeadline(w)
 		if lifecycle.Passed(due, d.now) {
 			d.stop(w, due)
+			d.plan.StopUnknown = d.plan.StopUnknown || w.Attempt > d.task.Status.Attempt
 			continue
 		}
 		d.wake(due)
 	}
 }
 
-// leftoverDeadline is when the pod of an ended attempt must be gone by itself. A Job without a pod has no such grace: it
-// could only make another one.
+// leftoverDeadline is when the pod of an ended attempt must be gone by itself: after its grace, or when the Task is cancelled
+// before that.
 func (d *decision) leftoverDeadline(w *Worker) time.Time {
+	if fixed := findCondition(d.task, v1alpha1.ConditionTerminating); d.terminating() && !d.hasWorker() {
+		return lifecycle.Earliest(d.graceEnd(w), fixed.LastTransitionTime.Time)
+	}
+	return d.graceEnd(w)
+}
+
+// graceEnd is when the pod of an ended attempt must be gone by itself. A Job without a pod has no such grace: it could only
+// make another one.
+func (d *decision) graceEnd(w *Worker) time.Time {
 	if a := attempt(d.task, w.Attempt); a != nil && a.FinishTime != nil {
 		if byItself := a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil; byItself && len(w.Pods) > 0 {
 			return lifecycle.FinishGraceEnd(d.task, a.FinishTime.Time)

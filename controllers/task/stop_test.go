@@ -1,6 +1,7 @@
 package task
 
 import (
+	"k8s.io/utils/ptr"
 	"testing"
 	"time"
 
@@ -51,6 +52,49 @@ func TestStopGrace(t *testing.T) {
 				t.Errorf("grace %s: %d orders at %s", grace, len(plan.Stop), tc.at.Sub(created))
 			}
 		}
+	}
+}
+
+// TestAWorkerInItsGraceIsNotLost: workerLostTimeoutSeconds (300 here) is for a worker that is unheard of. One that has longer
+// than that to stop is waited for, until the stop and the deletion after it have both had their time.
+func TestAWorkerInItsGraceIsNotLost(t *testing.T) {
+	cancelling := func(at int, changes ...change) *scene {
+		changes = append(changes, terminating(v1alpha1.ReasonCancelled, after(20)), cancel)
+		return processing(changes...).at(after(at)).runs(1, stopAsked, deleting)
+	}
+	going := func(wake string) outcome {
+		return outcome{State: processingState, Reason: "Cancelled", Attempt: 1, Stopping: "Cancelled", Wake: wake}
+	}
+	over := outcome{State: cancelledState, Reason: "Cancelled", Attempt: 1, Wake: "now"}
+	runTable(t, map[string]testCase{
+		"a grace of 600 s":        {reason: "it uses its grace", scene: cancelling(320, podGraceOf(600)), want: going("20m50s")},
+		"a grace of 600 s, over":  {reason: "now it is lost", scene: cancelling(1250, podGraceOf(600)), want: over},
+		"the default grace":       {reason: "the timeout is longer", scene: cancelling(319), want: going("5m20s")},
+		"the default grace, over": {reason: "the timeout is over", scene: cancelling(320), want: over},
+		"a very short lost timeout": {
+			reason: "the default grace is longer",
+			scene:  cancelling(109, func(t *v1alpha1.Task) { t.Spec.WorkerLostTimeoutSeconds = ptr.To[int32](1) }),
+			want:   going("1m50s"),
+		},
+	})
+	// The next attempt waits as long for what is left of an earlier one.
+	s := retrying(podGraceOf(600)).at(after(1249)).runs(1, exits(1, after(20)), stopAsked, deleting)
+	if plan := decide(s.Snapshot); plan.Create {
+		t.Error("the next attempt starts while the earlier worker is in its grace")
+	}
+	if plan := decide(s.at(after(1310)).Snapshot); !plan.Create {
+		t.Error("the next attempt waits for ever")
+	}
+}
+
+// TestStopUnknown: a pass over an old copy of the Task may see an attempt that has begun since.
+func TestStopUnknown(t *testing.T) {
+	s := ended(lifecycle.Fail).at(after(100)).runs(2)
+	if plan := decide(s.Snapshot); len(plan.Stop) == 0 || !plan.StopUnknown {
+		t.Errorf("attempt 2 of a Task that ended with attempt 1: stop %v, unknown %t", plan.Stop, plan.StopUnknown)
+	}
+	if plan := decide(ended(lifecycle.Fail).at(after(100)).runs(1).Snapshot); len(plan.Stop) == 0 || plan.StopUnknown {
+		t.Errorf("attempt 1: stop %v, unknown %t", plan.Stop, plan.StopUnknown)
 	}
 }
 

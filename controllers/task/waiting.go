@@ -47,8 +47,13 @@ func waitingFor(s *Snapshot, w *Worker) (reason, message string) {
 			message = pod.Waiting.Reason
 		}
 		return kubeletReasons[pod.Waiting.Reason], message
-	case s.MountError != "":
+	case s.MountError != "" && !pod.Prepared:
 		return v1alpha1.ReasonMountFailed, s.MountError
+	case pod.Waiting.Reason != "" && pod.Waiting.Reason != containerCreating:
+		// Of another container, perhaps, that the worker waits for.
+		return v1alpha1.ReasonContainerWaiting, pod.Waiting.Reason + ": " + pod.Waiting.Message
+	case status.Reason == v1alpha1.ReasonMountFailed && pod.Prepared:
+		// that is over
 	case sticky[status.Reason] && pod.NodeName != "":
 		return status.Reason, status.Message
 	}

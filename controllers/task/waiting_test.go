@@ -104,6 +104,35 @@ func TestC18TextIsStable(t *testing.T) {
 }
 
 // TestC17DoesNotFlap: between two tries the kubelet says nothing of the last.
+// TestContainerWaiting: a text of the kubelet that is not known here is shown all the same.
+func TestContainerWaiting(t *testing.T) {
+	s := pending().at(after(30)).job(1).pod(1, waits4("CrashLoopBackOff", "back-off 10s restarting failed container=proxy"))
+	got := decide(s.Snapshot).Task.Status
+	if got.Reason != v1alpha1.ReasonContainerWaiting || got.Message != "CrashLoopBackOff: back-off 10s restarting failed container=proxy" {
+		t.Errorf("status says %s: %s", got.Reason, got.Message)
+	}
+	s.Task.Status = got
+	plan := decide(s.at(after(700)).Snapshot)
+	if fixed := findCondition(plan.Task, v1alpha1.ConditionTerminating); fixed == nil || fixed.Reason != v1alpha1.ReasonStartTimeout ||
+		!strings.Contains(fixed.Message, "CrashLoopBackOff") {
+		t.Errorf("at the start timeout: %+v", fixed)
+	}
+}
+
+// TestMountFailedIsOver: once the pod's sandbox is up its volumes are mounted, whatever an old Event says.
+func TestMountFailedIsOver(t *testing.T) {
+	s := pending().at(after(30)).job(1).pod(1, waits4(containerCreating, ""))
+	s.MountError = `secret "key" not found`
+	s.Task = decide(s.Snapshot).Task
+	if s.Task.Status.Reason != v1alpha1.ReasonMountFailed {
+		t.Fatalf("status says %s", s.Task.Status.Reason)
+	}
+	s.worker(1).Pods[0].Prepared = true
+	if got := decide(s.Snapshot).Task.Status; got.Reason != v1alpha1.ReasonWaitingForWorker {
+		t.Errorf("status says %s: %s, though the mount is done", got.Reason, got.Message)
+	}
+}
+
 func TestC17DoesNotFlap(t *testing.T) {
 	s := pending().job(1).pod(1, waits4("CreateContainerConfigError", "secret \"s\" not found"))
 	for _, waiting := range []Waiting{

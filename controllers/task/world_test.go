@@ -53,7 +53,8 @@ func newWorld(t *rapid.T) *world {
 // reconcile passes until nothing changes, and carries out what is asked for.
 func (w *world) reconcile() {
 	for range settled {
-		w.NodeReady, w.NodeReadySince = !w.nodeDead, w.back
+		asked := (&decision{Snapshot: w.Snapshot, task: w.Task}).nodeToAsk() != ""
+		w.NodeReady, w.NodeReadySince = asked && !w.nodeDead, w.back
 		plan := decide(w.Snapshot)
 		for _, v := range violations(w.Snapshot, plan) {
 			w.t.Fatalf("a plan at %s from %s: %s", w.Now.Sub(created), describe(w.scene), v)

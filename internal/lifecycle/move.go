@@ -85,6 +85,15 @@ func Begin(t *v1alpha1.Task, jobName string, now time.Time) {
 	}
 }
 
+// Unbegin takes back an attempt of which nothing exists yet: it will begin anew, with its whole start timeout.
+func Unbegin(t *v1alpha1.Task) {
+	s := &t.Status
+	if a := currentAttempt(t); a != nil && a.Outcome == "" && s.Worker != nil && s.Worker.JobUID == "" {
+		s.Attempts = s.Attempts[:len(s.Attempts)-1]
+		s.Worker = nil
+	}
+}
+
 // Started binds the Task to its running worker.
 func Started(t *v1alpha1.Task, pod v1alpha1.WorkerStatus, now time.Time) error {
 	s := &t.Status

@@ -89,6 +89,20 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestC30ExitCodeRulesAreForTheWorkersOwnExit: a worker that something else ends exits with 137 or 143, too.
+func TestC30ExitCodeRulesAreForTheWorkersOwnExit(t *testing.T) {
+	policy := &v1alpha1.RetryPolicy{Rules: []v1alpha1.RetryRule{{ExitCodes: []int32{137, 143}, Action: v1alpha1.ActionFail}}}
+	for reason, again := range map[string]bool{
+		v1alpha1.ReasonNonZeroExitCode: false, v1alpha1.ReasonOOMKilled: false,
+		v1alpha1.ReasonDisrupted: true, v1alpha1.ReasonPodDeleted: true, v1alpha1.ReasonJobDeleted: true,
+		v1alpha1.ReasonSuspended: true, v1alpha1.ReasonActiveDeadlineExceeded: true, v1alpha1.ReasonEvicted: true,
+	} {
+		if v := lifecycle.Judge(policy, reason, ptr.To[int32](143), 0, 0); v.Again != again {
+			t.Errorf("%s with exit code 143: another attempt %t, want %t", reason, v.Again, again)
+		}
+	}
+}
+
 func TestC22WhatAnotherAttemptCannotMendEndsTheTask(t *testing.T) {
 	policy := &v1alpha1.RetryPolicy{Limit: ptr.To[int32](100), Rules: []v1alpha1.RetryRule{
 		{ExitCodes: []int32{1}, Action: v1alpha1.ActionRetryUncharged},
