@@ -53,9 +53,10 @@ func failed(t testing.TB) *story {
 	return s.status(fail(s, v1alpha1.StateFailed, true)...)
 }
 
-// again tells on from a Retrying Task to the running worker of its second attempt.
+// again tells on from a Retrying Task to the running worker of its next attempt.
 func again(s *story) *story {
-	s.status(s.to(lifecycle.Retry, v1alpha1.StatePending, "")).job(2)
+	s.status(s.to(lifecycle.Retry, v1alpha1.StatePending, ""))
+	s.job(int(s.task.Status.Attempt))
 	return s.status(s.to(lifecycle.Start, v1alpha1.StateProcessing, v1alpha1.ReasonWorkerRunning))
 }
 
@@ -74,8 +75,13 @@ func ask(t *v1alpha1.Task) {
 }
 
 func workerLost(t *v1alpha1.Task) {
-	t.Status.Conditions = append(t.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionWorkerStopped, Status: metav1.ConditionUnknown})
+	t.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionWorkerStopped, Status: metav1.ConditionUnknown,
+		Message: fmt.Sprintf("The worker of attempt %d on node \"n\" may still run", t.Status.Attempt),
+	}}
 }
+
+func workerHeardOf(t *v1alpha1.Task) { t.Status.Conditions[0].Status = metav1.ConditionTrue }
 
 // Stories in which all is well.
 var good = map[string]func(*testing.T) *story{
@@ -116,6 +122,12 @@ var good = map[string]func(*testing.T) *story{
 		s := processing(t, task())
 		s.mark(Start, 1, "pod-1").status(append(fail(s, v1alpha1.StateRetrying, true), workerLost)...)
 		return again(s).mark(Start, 2, "pod-2").mark(Stop, 1, "pod-1")
+	},
+	"worker written off that outlives two others": func(t *testing.T) *story {
+		s := processing(t, task())
+		s.mark(Start, 1, "pod-1").status(append(fail(s, v1alpha1.StateRetrying, true), workerLost)...)
+		again(s).worker(2).status(append(fail(s, v1alpha1.StateRetrying, true), func(t *v1alpha1.Task) { t.Status.Conditions = nil })...)
+		return again(s).worker(3).mark(Stop, 1, "pod-1")
 	},
 	"a Job that raced with the cancel": func(t *testing.T) *story {
 		s := tell(t, task())
@@ -173,6 +185,19 @@ var bad = map[string]struct {
 		s := processing(t, task())
 		s.mark(Start, 1, "pod-1").status(fail(s, v1alpha1.StateRetrying, true)...)
 		return again(s).mark(Start, 2, "pod-2").status(workerLost).mark(Stop, 2, "pod-2")
+	}},
+	"worker replaced after another one was written off": {"1 one-worker", func(t *testing.T) *story {
+		s := processing(t, task())
+		s.mark(Start, 1, "pod-1").status(append(fail(s, v1alpha1.StateRetrying, true), workerLost)...)
+		again(s).mark(Stop, 1, "pod-1").mark(Start, 2, "pod-2")
+		s.status(fail(s, v1alpha1.StateRetrying, true)...)
+		return again(s).worker(3).mark(Stop, 2, "pod-2")
+	}},
+	"worker replaced after it was heard of again": {"1 one-worker", func(t *testing.T) *story {
+		s := processing(t, task())
+		s.mark(Start, 1, "pod-1").status(append(fail(s, v1alpha1.StateRetrying, true), workerLost)...)
+		s.status(workerHeardOf)
+		return again(s).worker(2)
 	}},
 	"worker replaced although the policy is to wait": {"1 one-worker", func(t *testing.T) *story {
 		s := processing(t, task().OnWorkerLost(v1alpha1.WaitForLostWorker))

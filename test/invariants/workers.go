@@ -1,7 +1,9 @@
 package invariants
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +27,7 @@ func checkWorkers(f *finding, r *record, marks []Mark) {
 			if !one.end.IsZero() && !one.end.After(later.start) {
 				continue
 			}
-			if !r.writtenOff(later.start) {
+			if !r.writtenOff(one, later.start) {
 				f.add(1, "one-worker", "%s was not over when another began: %s", one, later)
 			}
 		}
@@ -45,15 +47,27 @@ func (r *record) endOf(one *run) time.Time {
 	return r.pods[i].removed
 }
 
-// writtenOff tells whether, before a moment, a worker was stored as not known to have stopped, and the Task was told to go
-// on without it.
-func (r *record) writtenOff(before time.Time) bool {
-	return slices.ContainsFunc(r.versions, func(v version) bool {
-		retry := v.task.Spec.Retry
-		waits := retry != nil && retry.OnWorkerLost == v1alpha1.WaitForLostWorker
-		c := condition(v.task, v1alpha1.ConditionWorkerStopped)
-		return !waits && c != nil && c.Status == metav1.ConditionUnknown && !v.at.After(before)
-	})
+// writtenOff tells whether this worker, and no other, was stored as not known to have stopped before another began, and the
+// Task was told to go on without it. A word on its stop, later on, takes that back.
+func (r *record) writtenOff(one *run, before time.Time) bool {
+	off, meant := false, false
+	for i := range r.versions {
+		v := &r.versions[i]
+		retry, c := v.task.Spec.Retry, condition(v.task, v1alpha1.ConditionWorkerStopped)
+		if v.at.After(before) || retry != nil && retry.OnWorkerLost == v1alpha1.WaitForLostWorker {
+			break
+		}
+		switch {
+		case c == nil:
+			meant = false
+		case c.Status == metav1.ConditionUnknown:
+			meant = strings.Contains(c.Message, fmt.Sprintf("attempt %d ", one.attempt)) // the condition has no field for it
+			off = off || meant
+		default:
+			off = off && !meant
+		}
+	}
+	return off
 }
 
 func condition(t *v1alpha1.Task, kind string) *metav1.Condition {
