@@ -48,7 +48,7 @@ func TestC01JobDeletedWhileProcessing(t *testing.T) {
 			lost := env.WaitState(once, v1alpha1.StateFailed)
 			wantReason(t, lost, v1alpha1.ReasonJobDeleted)
 			wantAttempts(t, lost, v1alpha1.ReasonJobDeleted)
-			// The invariants do not see a pod that outlives its Job.
+			// The invariants give a pod that outlives its Job more time than this.
 			if started, stopped := len(runs(t, env, once, invariants.Start)), len(runs(t, env, once, invariants.Stop)); started != 1 || stopped != 1 {
 				t.Errorf("%d workers started and %d stopped", started, stopped)
 			}

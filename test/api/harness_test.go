@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/test/builders"
@@ -69,6 +72,27 @@ func TestCheckerSeesABadOperator(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("found %v, wanted %v", got, want)
 	}
+}
+
+// TestCheckerSeesATaskThatNothingMoves has an operator that looks at a Task and lets it lie.
+func TestCheckerSeesATaskThatNothingMoves(t *testing.T) {
+	t.Parallel()
+	env := testenv.New(t, testenv.WithController(func(_ context.Context, mgr ctrl.Manager, _ *testenv.Env) error {
+		return ctrl.NewControllerManagedBy(mgr).Named("idle").For(&v1alpha1.Task{}).Complete(
+			reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, nil }))
+	}))
+	task := env.Create(builders.Task("forgotten").Obj())
+	found := env.Violations()
+	mustDelete(t, env, task)
+	if len(found) != 1 || found[0].Invariant != 10 || !strings.Contains(found[0].Evidence, "no wake-up") {
+		t.Errorf("found %v, wanted one missing wake-up", found)
+	}
+}
+
+// TestEveryStateHasAWakeUp leaves a Task in each state for the checker, which asks when the operator will look at it again.
+func TestEveryStateHasAWakeUp(t *testing.T) {
+	t.Parallel()
+	allStates(newEnv(t))
 }
 
 func TestLostAnswerToJobCreate(t *testing.T) {

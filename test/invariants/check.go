@@ -36,8 +36,8 @@ type Source struct {
 	Config *rest.Config
 	// Running tells that the operator runs, so that what is due to be done will be done.
 	Running bool
-	// Wake gives an error for a Task that goes on although nothing will ever move it. Nil leaves that out.
-	Wake func(*v1alpha1.Task) error
+	// Wake is when the operator will look at a Task although nothing happens; zero where it will not. Nil leaves that out.
+	Wake func(*v1alpha1.Task) (time.Time, error)
 	// Now is the operator's clock. Default time.Now.
 	Now func() time.Time
 	// Settle bounds the wait for what is due, the garbage collector's work for instance. Default one minute.

@@ -3,6 +3,7 @@ package invariants
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,41 +48,37 @@ func (s *Source) checkLive(ctx context.Context, h *history) ([]Violation, error)
 	if s.Client == nil {
 		return nil, nil
 	}
-	all, err := s.checkLeaks(ctx, h)
+	all, err := s.settle(ctx, func(w *world) []Violation {
+		return append(w.leaks(h, s.Now(), s.Running), s.sleepers(w)...)
+	})
 	if err != nil {
 		return nil, err
 	}
 	columns, err := s.checkColumns(ctx)
-	if err != nil {
-		return nil, err
-	}
-	wakes, err := s.checkWakes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return append(append(all, columns...), wakes...), nil
+	return append(all, columns...), err
 }
 
-// checkLeaks is invariant 5. What is due to go may need a moment, so it looks again until it is gone or the time is up.
-func (s *Source) checkLeaks(ctx context.Context, h *history) ([]Violation, error) {
+// settle looks at the world until nothing is wrong or the time is up: what is due to be done may need a moment.
+func (s *Source) settle(ctx context.Context, wrong func(*world) []Violation) ([]Violation, error) {
 	deadline := time.Now().Add(s.Settle)
 	for {
 		w, err := read(ctx, s.Client, s.Namespace)
 		if err != nil {
 			return nil, err
 		}
-		leaks := w.leaks(h, s.Now(), s.Running)
-		if len(leaks) == 0 || time.Now().After(deadline) {
-			return leaks, nil
+		found := wrong(w)
+		if len(found) == 0 || time.Now().After(deadline) {
+			return found, nil
 		}
 		select {
 		case <-ctx.Done():
-			return leaks, nil
+			return found, nil
 		case <-time.After(poll):
 		}
 	}
 }
 
+// leaks is invariant 5.
 func (w *world) leaks(h *history, now time.Time, running bool) []Violation {
 	live := map[string]*v1alpha1.Task{}
 	var all []Violation
@@ -106,7 +103,38 @@ func (w *world) leaks(h *history, now time.Time, running bool) []Violation {
 		}
 		all = append(all, f.list...)
 	}
+	for i := range w.pods {
+		all = append(all, w.strays(&w.pods[i], live, h, now, running)...)
+	}
 	return all
+}
+
+// strays asks about a pod whose Job is gone: the label says of which Task it is, and the log proves it.
+func (w *world) strays(p *corev1.Pod, live map[string]*v1alpha1.Task, h *history, now time.Time, running bool) []Violation {
+	uid := p.Labels[v1alpha1.LabelTaskUID]
+	r := h.byUID(uid)
+	if uid == "" || w.hasJob(p) || p.DeletionTimestamp != nil || r != nil && !r.made(p) {
+		return nil
+	}
+	f := &finding{task: describe(live[uid], h, uid)}
+	switch t := live[uid]; {
+	case t != nil && running && due(t, now) && !ended(p) && !outOfReach(t):
+		f.add(5, "active-pod", "%s since %v, and pod %s, whose Job is gone, is %s", t.Status.State, show(t.Status.CompletionTime), p.Name, p.Status.Phase)
+	case t != nil || r != nil && r.deletion.orphaned:
+	case metav1.GetControllerOf(p) != nil || !ended(p): // an ended one that somebody has orphaned is theirs
+		f.add(5, "orphan", "Task and Job are gone, and the pod %s (%s) is still there and %s", p.Name, p.UID, p.Status.Phase)
+	}
+	return f.list
+}
+
+// hasJob tells whether a pod's Job is still there.
+func (w *world) hasJob(p *corev1.Pod) bool {
+	return slices.ContainsFunc(w.jobs, func(j batchv1.Job) bool { return metav1.IsControlledBy(p, &j) })
+}
+
+// made tells whether a pod came from a Job of this Task.
+func (r *record) made(p *corev1.Pod) bool {
+	return slices.ContainsFunc(r.pods, func(known *pod) bool { return known.uid == string(p.UID) })
 }
 
 // stuck tells whether a deleted Task stays for the operator's sake.
@@ -132,8 +160,8 @@ func (w *world) checkOrphan(f *finding, r *record, j *batchv1.Job) {
 
 // checkQuiet: the Job of a Task that has ended has no pod that runs, and will not make one.
 func (w *world) checkQuiet(f *finding, t *v1alpha1.Task, j *batchv1.Job) {
-	if lost := condition(t, v1alpha1.ConditionWorkerStopped); lost != nil && lost.Status == metav1.ConditionUnknown {
-		return // said to be out of reach, which is no leak but a fact
+	if outOfReach(t) {
+		return
 	}
 	for _, p := range w.active(j) {
 		f.add(5, "active-pod", "%s since %v, and pod %s of Job %s is %s", t.Status.State, show(t.Status.CompletionTime), p.Name, j.Name, p.Status.Phase)
@@ -143,17 +171,26 @@ func (w *world) checkQuiet(f *finding, t *v1alpha1.Task, j *batchv1.Job) {
 	}
 }
 
+// outOfReach tells of a Task that says that its last worker may run on, which is no leak but a fact.
+func outOfReach(t *v1alpha1.Task) bool {
+	c := condition(t, v1alpha1.ConditionWorkerStopped)
+	return c != nil && c.Status == metav1.ConditionUnknown
+}
+
 // active are the pods of a Job that run and were not told by a deletion to end.
 func (w *world) active(j *batchv1.Job) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for i := range w.pods {
 		p := &w.pods[i]
-		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		if metav1.IsControlledBy(p, j) && !ended && p.DeletionTimestamp == nil {
+		if metav1.IsControlledBy(p, j) && !ended(p) && p.DeletionTimestamp == nil {
 			pods = append(pods, p)
 		}
 	}
 	return pods
+}
+
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 // hasPod tells whether a Job has a pod of any kind: the Job controller, which may be slow, makes no other then.
@@ -183,28 +220,6 @@ func due(t *v1alpha1.Task, now time.Time) bool {
 	grace := ptr.Deref(t.Spec.Template.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
 	end := lifecycle.FinishGraceEnd(t, t.Status.CompletionTime.Time).Add(time.Duration(grace)*time.Second + slack)
 	return now.After(end)
-}
-
-// checkWakes is invariant 10: something will move every Task that goes on.
-func (s *Source) checkWakes(ctx context.Context) ([]Violation, error) {
-	if s.Wake == nil || !s.Running {
-		return nil, nil
-	}
-	w, err := read(ctx, s.Client, s.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	var all []Violation
-	for i := range w.tasks {
-		t := &w.tasks[i]
-		if t.DeletionTimestamp != nil || lifecycle.Terminal(t.Status.State) {
-			continue
-		}
-		if err := s.Wake(t); err != nil {
-			all = append(all, Violation{10, "wake", taskName(t), fmt.Sprintf("state %s: %v", t.Status.State, err)})
-		}
-	}
-	return all, nil
 }
 
 func taskName(t *v1alpha1.Task) string {

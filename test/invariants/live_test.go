@@ -88,13 +88,62 @@ func TestLive(t *testing.T) {
 		"Task kept by another's finalizer": {"", func(_ *story, f *fixed, _ *Source) {
 			f.tasks[0].DeletionTimestamp, f.tasks[0].Finalizers = ptr.To(metav1.Now()), []string{"example.com/x"}
 		}},
-		"Task that nothing will move": {"10 wake", func(_ *story, f *fixed, src *Source) {
-			f.tasks[0].Status.State = v1alpha1.StateRetrying
-			src.Wake = func(*v1alpha1.Task) error { return errors.New("no next retry") }
+		"Job gone, pod runs on": {"5 active-pod", func(_ *story, f *fixed, _ *Source) { runsOn(f) }},
+		"Job gone, pod runs on, within its graces": {"", func(s *story, f *fixed, _ *Source) {
+			runsOn(f)
+			s.now = s.task.Status.CompletionTime.Add(time.Minute)
 		}},
-		"Task that has ended and nothing will move": {"", func(_ *story, _ *fixed, src *Source) {
-			src.Wake = func(*v1alpha1.Task) error { return errors.New("asked about a Task that has ended") }
+		"Job gone, pod runs on, on a node that is out of reach": {"", func(_ *story, f *fixed, _ *Source) {
+			runsOn(f)
+			workerLost(&f.tasks[0])
 		}},
+		"Job gone, pod has ended":     {"", func(_ *story, f *fixed, _ *Source) { f.jobs = nil }},
+		"Task and Job gone, pod left": {"5 orphan", func(_ *story, f *fixed, _ *Source) { f.tasks, f.jobs = nil, nil }},
+		"Task and Job gone, pod going": {"", func(_ *story, f *fixed, _ *Source) {
+			f.tasks, f.jobs = nil, nil
+			f.pods[0].DeletionTimestamp = ptr.To(metav1.Now())
+		}},
+		"Task and Job gone, pod orphaned, runs on": {"5 orphan", func(_ *story, f *fixed, _ *Source) {
+			runsOn(f)
+			f.tasks, f.pods[0].OwnerReferences = nil, nil
+		}},
+		"Task and Job gone, pod orphaned, has ended": {"", func(_ *story, f *fixed, _ *Source) {
+			f.tasks, f.jobs, f.pods[0].OwnerReferences = nil, nil, nil
+		}},
+		"pod of somebody else with our label": {"", func(_ *story, f *fixed, _ *Source) {
+			runsOn(f)
+			f.pods[0].UID, f.jobs = "by-hand", nil
+		}},
+		"no wake-up":      {"10 wake", wakes(v1alpha1.StatePending, time.Time{}, nil)},
+		"wake-up to come": {"", wakes(v1alpha1.StatePending, begin, nil)},
+		"wake-up not known": {"10 wake", func(s *story, f *fixed, src *Source) {
+			wakes(v1alpha1.StatePending, begin, nil)(s, f, src)
+			src.Wake = func(*v1alpha1.Task) (time.Time, error) { return time.Time{}, errors.New("never looked at") }
+		}},
+		"no wake-up after the end": {"", wakes(v1alpha1.StateSucceeded, time.Time{}, nil)},
+		"no wake-up, to be resumed": {"", wakes(v1alpha1.StateRetrying, time.Time{}, func(t *v1alpha1.Task, _ time.Time) {
+			t.Spec.Suspend = ptr.To(true)
+		})},
+		"no wake-up, to be resumed, with a deadline": {"10 wake", wakes(v1alpha1.StateRetrying, time.Time{}, func(t *v1alpha1.Task, _ time.Time) {
+			t.Spec.Suspend, t.Spec.OverallDeadlineSeconds = ptr.To(true), ptr.To[int32](86400)
+		})},
+		"no wake-up, suspended and running": {"10 wake", wakes(v1alpha1.StateProcessing, time.Time{}, func(t *v1alpha1.Task, _ time.Time) {
+			t.Spec.Suspend = ptr.To(true)
+		})},
+		"no wake-up, a lost worker's pod is watched": {"", func(s *story, f *fixed, src *Source) {
+			wakes(v1alpha1.StateRetrying, time.Time{}, func(t *v1alpha1.Task, _ time.Time) { workerLost(t) })(s, f, src)
+			f.pods[0].Status.Phase = corev1.PodRunning
+		}},
+		"no wake-up, a lost worker's pod has ended": {"10 wake", wakes(v1alpha1.StateRetrying, time.Time{}, func(t *v1alpha1.Task, _ time.Time) { workerLost(t) })},
+		"wake-up at the next retry":                 {"", wakes(v1alpha1.StateRetrying, begin.Add(3*time.Hour), nextRetry)},
+		"wake-up after the next retry":              {"10 wake-late", wakes(v1alpha1.StateRetrying, begin.Add(4*time.Hour), nextRetry)},
+		"wake-up after the deadline": {"10 wake-late", wakes(v1alpha1.StateProcessing, begin.Add(4*time.Hour), func(t *v1alpha1.Task, now time.Time) {
+			t.Status.Worker = &v1alpha1.WorkerStatus{StartTime: ptr.To(metav1.NewMicroTime(now))}
+		})},
+		"wake-up after the deadline of what is being stopped": {"", wakes(v1alpha1.StateProcessing, begin.Add(4*time.Hour), func(t *v1alpha1.Task, now time.Time) {
+			t.Status.Worker = &v1alpha1.WorkerStatus{StartTime: ptr.To(metav1.NewMicroTime(now))}
+			t.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionTerminating, Status: metav1.ConditionTrue}}
+		})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, f := after(t)
@@ -110,6 +159,27 @@ func TestLive(t *testing.T) {
 			}
 		})
 	}
+}
+
+// runsOn leaves a running pod and takes its Job away.
+func runsOn(f *fixed) {
+	f.pods[0].Status.Phase = corev1.PodRunning
+	f.jobs = nil
+}
+
+// wakes is a Task in a state that the operator will look at again at a moment.
+func wakes(state v1alpha1.State, at time.Time, change func(t *v1alpha1.Task, now time.Time)) func(*story, *fixed, *Source) {
+	return func(s *story, f *fixed, src *Source) {
+		f.tasks[0].Status.State = state
+		if change != nil {
+			change(&f.tasks[0], s.now)
+		}
+		src.Wake = func(*v1alpha1.Task) (time.Time, error) { return at, nil }
+	}
+}
+
+func nextRetry(t *v1alpha1.Task, _ time.Time) {
+	t.Status.NextRetryTime = ptr.To(metav1.NewMicroTime(begin.Add(3 * time.Hour)))
 }
 
 // delete tells that the user deleted the Task.

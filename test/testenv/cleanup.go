@@ -76,7 +76,7 @@ func (e *Env) Violations() []invariants.Violation {
 func (e *Env) source() invariants.Source {
 	return invariants.Source{
 		Namespace: e.Namespace, Audit: e.Audit, IsController: e.isController, Marks: e.Marks,
-		Client: e.Client, Config: e.Config, Running: e.Running(), Wake: e.options.wake, Now: e.Clock.Now,
+		Client: e.Client, Config: e.Config, Running: e.Running(), Wake: e.wake, Now: e.Clock.Now,
 		Settle: time.Minute, Budget: e.options.budget, Waivers: e.waivers,
 	}
 }

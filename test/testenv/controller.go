@@ -13,12 +13,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
 )
 
 // incarnation is the operator from one start to the stop.
 type incarnation struct {
 	cancel    context.CancelFunc
 	transport *transport
+	wakes     *wakes
 	done      chan struct{}
 	err       error // of the manager, once done is closed
 }
@@ -31,7 +35,7 @@ func (e *Env) StartController() {
 	if e.controller != nil {
 		e.t.Fatal("the operator runs already")
 	}
-	one := &incarnation{done: make(chan struct{})}
+	one := &incarnation{done: make(chan struct{}), wakes: &wakes{clock: e.Clock, known: map[reconcile.Request]wakeUp{}}}
 	cfg := rest.CopyConfig(e.Config)
 	cfg.UserAgent = e.userAgent()
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -42,7 +46,7 @@ func (e *Env) StartController() {
 	one.cancel = cancel
 	mgr, err := ctrl.NewManager(cfg, e.managerOptions())
 	if err == nil {
-		err = e.options.setup(ctx, mgr, e)
+		err = e.options.setup(ctx, &listened{mgr, one.wakes}, e)
 	}
 	if err != nil {
 		cancel()
@@ -102,6 +106,16 @@ func (e *Env) Running() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.controller != nil
+}
+
+// wake is when the operator will look at a Task by itself.
+func (e *Env) wake(t *v1alpha1.Task) (time.Time, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.controller == nil {
+		return time.Time{}, errors.New("the operator does not run")
+	}
+	return e.controller.wakes.of(t)
 }
 
 func (e *Env) end(how func(*incarnation)) {

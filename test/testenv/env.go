@@ -166,7 +166,6 @@ type options struct {
 	clock   clock.Clock
 	labels  map[string]string
 	stopped bool
-	wake    func(*v1alpha1.Task) error
 	budget  invariants.Budget
 }
 
@@ -198,9 +197,6 @@ func WithNamespaceLabel(key, value string) Option {
 
 // Stopped leaves the operator to be started by the test.
 func Stopped() Option { return func(o *options) { o.stopped = true } }
-
-// WithWake says which Tasks nothing will ever move (invariant 10).
-func WithWake(wake func(*v1alpha1.Task) error) Option { return func(o *options) { o.wake = wake } }
 
 // WithBudget gives the writes of the operator another bound (invariant 7).
 func WithBudget(b invariants.Budget) Option { return func(o *options) { o.budget = b } }
