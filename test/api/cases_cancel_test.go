@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/test/builders"
 	"github.com/taskwarden/taskwarden/test/invariants"
 	"github.com/taskwarden/taskwarden/test/testenv"
@@ -160,8 +162,12 @@ func TestC39CancelInBackoff(t *testing.T) {
 	if cancelled.Status.NextRetryTime != nil || len(env.Jobs(early)) != 1 {
 		t.Errorf("next retry %v, %d Jobs", cancelled.Status.NextRetryTime, len(env.Jobs(early)))
 	}
-	if fmt.Sprint(cancelled.Status.Attempts) != fmt.Sprint(done.Status.Attempts) && cancelled.Status.Attempts[0].Reason != v1alpha1.ReasonNonZeroExitCode {
-		t.Errorf("attempts were %+v and are %+v", done.Status.Attempts, cancelled.Status.Attempts)
+	if was, is := done.Status.Attempts, cancelled.Status.Attempts; !equality.Semantic.DeepEqual(was, is) {
+		t.Errorf("attempts were %s and are %s", asJSON(t, was), asJSON(t, is))
+	}
+	was, is := done.Status.History, cancelled.Status.History
+	if n := len(was); len(is) != n+1 || !equality.Semantic.DeepEqual(was, is[:n]) || is[n].Event != string(lifecycle.Cancel) {
+		t.Errorf("the history was %s and is %s", asJSON(t, was), asJSON(t, is))
 	}
 	// At the very moment of the retry either may be first; it ends cancelled, with nothing left over.
 	for i := range 3 {

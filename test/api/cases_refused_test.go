@@ -129,6 +129,56 @@ func TestC10InvalidOnlyAsAJob(t *testing.T) {
 	}
 }
 
+// TestC18PodThatNeverFits asks for more than the namespace will ever give, by its quota or for a single container: the API
+// server's own text tells, until the Task ends by its start timeout.
+func TestC18PodThatNeverFits(t *testing.T) {
+	t.Parallel()
+	memory := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"), corev1.ResourceLimitsMemory: resource.MustParse("64Mi")}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "small"}}
+	quota.Spec.Hard = memory
+	limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "small"}}
+	limits.Spec.Limits = []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}}
+	for name, c := range map[string]struct {
+		rule         client.Object
+		reason, text string
+	}{
+		"quota":       {quota, v1alpha1.ReasonQuotaExceeded, "exceeded quota: small, requested: limits.memory=65Mi,memory=65Mi, used: limits.memory=0,memory=0, limited: limits.memory=64Mi,memory=64Mi"},
+		"limit range": {limits, v1alpha1.ReasonAdmissionDenied, "maximum memory usage per Container is 64Mi, but limit is 65Mi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := newEnv(t, testenv.Stopped())
+			c.rule.SetNamespace(env.Namespace)
+			mustCreate(t, env, c.rule)
+			template := builders.Pod().Memory("65Mi").Obj()
+			waitRefusal(t, env, template, c.text)
+			env.StartController()
+			task := env.Create(builders.Task("big").Template(template).Retry(0).StartTimeout(8 * time.Second).Obj())
+			waiting := waitsFor(t, env, task, c.reason, c.text)
+			failsWith(t, env, task, c.reason, c.text)
+			if n := env.Faults.Calls("create jobs"); n != 1 {
+				t.Errorf("%d Jobs were asked for", n)
+			}
+			// Accepted, waiting, told why, given up, ended.
+			if n := env.Faults.Calls("update tasks/status"); n > 5 {
+				t.Errorf("the status was written %d times; while it waited it was %+v", n, waiting.Status)
+			}
+		})
+	}
+}
+
+// waitRefusal waits until the API server refuses pods of a template.
+func waitRefusal(t *testing.T, env *testenv.Env, template corev1.PodTemplateSpec, text string) {
+	t.Helper()
+	testenv.Eventually(t, func(ctx context.Context) error {
+		probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: env.Namespace, Name: "probe"}, Spec: template.Spec}
+		if err := env.Client.Create(ctx, probe, client.DryRunAll); err == nil || !strings.Contains(err.Error(), text) {
+			return fmt.Errorf("it is not refused yet: %w", err)
+		}
+		return nil
+	})
+}
+
 // TestC18QuotaIsWaitedFor fills a quota with one Task while others wait: for room, or in vain.
 func TestC18QuotaIsWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -176,7 +176,7 @@ func TestSuspend(t *testing.T) {
 	w.patch(task, `{"spec":{"suspend":false}}`)
 	w.patch(idle, `{"spec":{"suspend":false}}`)
 	done := w.end(soon, task, v1alpha1.StateSucceeded, v1alpha1.ReasonCompleted)
-	if done.Status.Attempt != 2 || done.Status.Uncharged != 1 || done.Status.Charged > 1 {
+	if done.Status.Attempt != 2 || done.Status.Uncharged != 1 || done.Status.Charged != 0 {
 		t.Errorf("%s, %d charged, %d uncharged", describe(done), done.Status.Charged, done.Status.Uncharged)
 	}
 	w.end(soon, idle, v1alpha1.StateSucceeded, v1alpha1.ReasonCompleted)

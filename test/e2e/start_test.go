@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/test/invariants"
 )
 
 // TestCannotStart is C17 and C21: what keeps a worker from starting is said while it waits and when it is given up, with
@@ -122,12 +123,12 @@ func TestQuota(t *testing.T) {
 	w.waits(soon, second, v1alpha1.ReasonQuotaExceeded, "one-pod")
 	ended := w.end(soon, first, v1alpha1.StateSucceeded, v1alpha1.ReasonCompleted)
 	done := w.end(2*time.Minute, second, v1alpha1.StateSucceeded, v1alpha1.ReasonCompleted)
-	if done.Status.StartTime != nil { // else it was too fast to be seen running
-		if wait := done.Status.StartTime.Sub(ended.Status.CompletionTime.Time); wait > time.Minute {
+	for _, m := range w.runs(second)[1] { // by its own word: the operator may never see so fast a worker run
+		if wait := m.Time.Sub(ended.Status.CompletionTime.Time); m.Event == invariants.Start && wait > time.Minute {
 			t.Errorf("the room was noticed after %s", wait)
 		}
 	}
-	if n := w.started(second); n != 1 || done.Status.Attempt != 1 || done.Status.Charged > 1 {
+	if n := w.started(second); n != 1 || done.Status.Attempt != 1 || done.Status.Charged != 0 {
 		t.Errorf("%s, %d charged, and %d runs", describe(done), done.Status.Charged, n)
 	}
 }
