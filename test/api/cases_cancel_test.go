@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -81,6 +85,65 @@ func TestC36CancelledOnlyWhenStopped(t *testing.T) {
 	wantAttempts(t, done, v1alpha1.ReasonCancelled)
 	if c := condition(done, v1alpha1.ConditionReportMismatch); c.Status != "True" {
 		t.Errorf("the worker's exit 0 came too late, which should be said: %+v", c)
+	}
+}
+
+// TestC36FailedDeletionsAreRetriedAndShown has the deletion fail that is to stop a worker: of a Job whose pod has no node yet,
+// and of a pod whose deadline a policy will not have lowered.
+func TestC36FailedDeletionsAreRetriedAndShown(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		behaviour testenv.Behaviour
+		deletion  string
+		state     v1alpha1.State
+	}{
+		"job": {testenv.Behaviour{Unschedulable: "0/3 nodes are available"}, "delete jobs", v1alpha1.StatePending},
+		"pod": {testenv.UntilStopped, "delete pods", v1alpha1.StateProcessing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := newEnv(t)
+			env.Kubelet.AutoAll(c.behaviour)
+			task := env.Create(builders.Task("stubborn").Obj())
+			env.WaitState(task, c.state)
+			env.Kubelet.WaitPod(task, 1)
+			env.Faults.Refuse("patch pods", 0, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("injected")))
+			var tries atomic.Int32
+			var early atomic.Value
+			env.Faults.On(c.deletion, testenv.Fault{Times: 4, Before: func(ctx context.Context, _ testenv.Call) error {
+				var now v1alpha1.Task
+				if err := env.Client.Get(ctx, client.ObjectKeyFromObject(task), &now); err != nil {
+					return err
+				}
+				if c := condition(&now, v1alpha1.ConditionTerminating); now.Status.State == v1alpha1.StateCancelled || c.Reason != v1alpha1.ReasonCancelled {
+					early.Store(fmt.Sprintf("%s with condition %+v", now.Status.State, c))
+				}
+				if tries.Add(1) <= 3 {
+					return internalError()
+				}
+				return nil
+			}})
+			env.Cancel(task)
+			wantAttempts(t, env.WaitState(task, v1alpha1.StateCancelled), v1alpha1.ReasonCancelled)
+			if n, why := tries.Load(), early.Load(); n < 4 || why != nil {
+				t.Errorf("%d tries to stop the worker; before it had stopped the Task was %v", n, why)
+			}
+			if started, stopped := len(runs(t, env, task, invariants.Start)), len(runs(t, env, task, invariants.Stop)); started != stopped {
+				t.Errorf("%d workers started and %d stopped", started, stopped)
+			}
+			testenv.Eventually(t, func(ctx context.Context) error {
+				var events eventsv1.EventList
+				if err := env.Client.List(ctx, &events, client.InNamespace(env.Namespace)); err != nil {
+					return err
+				}
+				for i := range events.Items {
+					if e := &events.Items[i]; e.Regarding.UID == task.UID && e.Reason == v1alpha1.ReasonStopFailed && strings.Contains(e.Note, "injected") {
+						return nil
+					}
+				}
+				return fmt.Errorf("none of %d Events tells of the failure", len(events.Items))
+			})
+		})
 	}
 }
 

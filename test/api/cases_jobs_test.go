@@ -21,6 +21,7 @@ import (
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/controllers/task"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/test/builders"
 	"github.com/taskwarden/taskwarden/test/invariants"
 	"github.com/taskwarden/taskwarden/test/testenv"
@@ -55,6 +56,61 @@ func TestC01JobDeletedWhileProcessing(t *testing.T) {
 			// What somebody has orphaned is theirs to remove.
 			if err := env.Client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(env.Namespace)); err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestC06ExitAfterADeletionIsNoSuccess has Job or pod deleted while the worker runs, which then exits with 0 on its SIGTERM,
+// with the operator watching or down.
+func TestC06ExitAfterADeletionIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		job, down bool
+		reason    string
+	}{
+		"pod":                 {false, false, v1alpha1.ReasonPodDeleted},
+		"pod, while down":     {false, true, v1alpha1.ReasonPodDeleted},
+		"C01 job":             {true, false, v1alpha1.ReasonJobDeleted},
+		"C01 job, while down": {true, true, v1alpha1.ReasonJobDeleted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := newEnv(t)
+			task := env.Create(builders.Task("polite").Retry(1).FastBackoff().Obj())
+			pod := env.Kubelet.Run(env.Kubelet.WaitPod(task, 1))
+			env.WaitState(task, v1alpha1.StateProcessing)
+			if c.down {
+				env.KillController()
+			}
+			var victim client.Object = pod
+			if c.job {
+				victim = env.WaitJob(task, 1)
+			}
+			mustDelete(t, env, victim, client.PropagationPolicy(metav1.DeletePropagationBackground))
+			testenv.Eventually(t, func(context.Context) error {
+				if env.Kubelet.Get(pod).DeletionTimestamp == nil {
+					return errors.New("the pod is not being deleted yet")
+				}
+				return nil
+			})
+			// Times of a pod have whole seconds; it is the order of these two that tells.
+			env.Kubelet.Exit(pod, testenv.Exit{Code: 0, At: time.Now().Add(2 * time.Second)})
+			if c.down {
+				env.StartController()
+			}
+			env.WaitTask(task, func(t *v1alpha1.Task) error {
+				if a := t.Status.Attempts; len(a) == 0 || a[0].Outcome == "" {
+					return errors.New("the attempt is not closed yet")
+				}
+				return nil
+			})
+			env.Kubelet.Vanish(pod)
+			env.Kubelet.Flash(env.Kubelet.WaitPod(task, 2), testenv.Exit{})
+			done := env.WaitState(task, v1alpha1.StateSucceeded)
+			wantAttempts(t, done, c.reason, v1alpha1.ReasonCompleted)
+			if first := done.Status.Attempts[0]; first.Outcome == string(lifecycle.Succeed) || ptr.Deref(first.Charged, false) != (done.Status.Charged == 1) {
+				t.Errorf("charged %d, attempt %+v", done.Status.Charged, first)
 			}
 		})
 	}

@@ -130,6 +130,36 @@ func TestC30DisruptionsHaveACap(t *testing.T) {
 	}
 }
 
+// TestC32ClockSteppedInBackoff steps the operator's clock back, and then far ahead, while a Task waits: the moment of the retry
+// stays what the status has said, and is neither early nor missed.
+func TestC32ClockSteppedInBackoff(t *testing.T) {
+	t.Parallel()
+	fake := clocktesting.NewFakeClock(time.Now())
+	env := newEnv(t, testenv.WithClock(fake))
+	env.Kubelet.Auto(firstThen(failing("boom"), testenv.UntilStopped))
+	task := env.Create(builders.Task("stepped").Retry(1).Backoff(time.Hour, time.Hour, "1").Obj())
+	retry := env.WaitState(task, v1alpha1.StateRetrying).Status.NextRetryTime
+	env.Quiet(300 * time.Millisecond)
+	for _, ahead := range []time.Duration{10 * time.Hour, time.Second} {
+		writes := env.Faults.Calls("update tasks/status")
+		fake.SetTime(retry.Add(-ahead))
+		env.TouchAll()
+		env.Quiet(300 * time.Millisecond)
+		if s := env.Get(task).Status; s.State != v1alpha1.StateRetrying || !s.NextRetryTime.Equal(retry) {
+			t.Errorf("%s before its time: %s, next retry at %s, which was at %s", ahead, s.State, s.NextRetryTime, retry)
+		}
+		if n := env.Faults.Calls("update tasks/status") - writes; n > 0 {
+			t.Errorf("%s before its time: %d writes", ahead, n)
+		}
+	}
+	fake.SetTime(retry.Add(100 * time.Hour))
+	env.TouchAll()
+	now := env.WaitState(task, v1alpha1.StateProcessing)
+	if n := len(runs(t, env, task, invariants.Start)); n != 2 || now.Status.Attempt != 2 {
+		t.Errorf("%d runs, attempt %d", n, now.Status.Attempt)
+	}
+}
+
 // TestC33BackoffSurvivesRestarts kills the operator in the middle of each backoff: the wait neither shrinks nor begins again.
 func TestC33BackoffSurvivesRestarts(t *testing.T) {
 	t.Parallel()

@@ -40,6 +40,29 @@ func TestC19DeadlineWithoutEvents(t *testing.T) {
 	}
 }
 
+// TestC19ManyDeadlinesAtOnce has fifty workers whose time is over together: none is forgotten, none ends early, and the last is
+// not far behind.
+func TestC19ManyDeadlinesAtOnce(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	env.Kubelet.AutoAll(testenv.UntilStopped)
+	const many, limit, tolerance = 50, 25 * time.Second, 30 * time.Second
+	var tasks []*v1alpha1.Task
+	for i := range many {
+		tasks = append(tasks, env.Create(builders.Task(fmt.Sprint("many-", i)).Retry(0).ActiveDeadline(limit).Obj()))
+	}
+	for _, task := range tasks {
+		done := env.WaitState(task, v1alpha1.StateFailed)
+		wantAttempts(t, done, v1alpha1.ReasonActiveDeadlineExceeded)
+		if ran := done.Status.CompletionTime.Sub(done.Status.StartTime.Time); ran < limit || ran > limit+tolerance {
+			t.Errorf("Task %s ended after %s", task.Name, ran)
+		}
+		if started, stopped := len(runs(t, env, task, invariants.Start)), len(runs(t, env, task, invariants.Stop)); started != 1 || stopped != 1 {
+			t.Errorf("Task %s: %d workers started and %d stopped", task.Name, started, stopped)
+		}
+	}
+}
+
 func TestC19DeadlinePassesWhileDown(t *testing.T) {
 	t.Parallel()
 	fake := clocktesting.NewFakeClock(time.Now())
