@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"path"
 	"regexp"
 	"strings"
 
@@ -18,24 +20,42 @@ type picture struct {
 	Height int    `json:"height"`
 }
 
+// size is a picture that is asked for: a width, whose height follows from the source, or both.
+type size struct {
+	Width  int `json:"width"`
+	Height int `json:"height"`
+}
+
+func (s *size) UnmarshalJSON(raw []byte) error {
+	if raw[0] != '{' {
+		return json.Unmarshal(raw, &s.Width)
+	}
+	type plain size
+	return json.Unmarshal(raw, (*plain)(s))
+}
+
 var sha256Text = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// checkResult checks the result of a successful imaging Task against what its input asked for.
+// checkResult checks the result of a successful imaging Task against what its input asked for. The pictures themselves are
+// gone with the worker's pod.
 func checkResult(t *v1alpha1.Task) error {
 	if t.Status.State != v1alpha1.StateSucceeded || t.Spec.Input == nil || !strings.Contains(string(t.Spec.Input.Value.Raw), `"sizes"`) {
 		return nil
 	}
 	var input struct {
-		Sizes []json.RawMessage `json:"sizes"`
+		Source    string `json:"source"`
+		Sizes     []size `json:"sizes"`
+		OutputDir string `json:"outputDir"`
 	}
 	if err := json.Unmarshal(t.Spec.Input.Value.Raw, &input); err != nil {
 		return err
 	}
 	if t.Status.Result == nil || t.Status.Result.Data == nil {
-		return fmt.Errorf("there is none")
+		return errors.New("there is none")
 	}
 	var result struct {
 		Outputs []picture `json:"outputs"`
+		Source  picture   `json:"source"`
 	}
 	if err := json.Unmarshal(t.Status.Result.Data.Raw, &result); err != nil {
 		return err
@@ -43,10 +63,37 @@ func checkResult(t *v1alpha1.Task) error {
 	if len(result.Outputs) != len(input.Sizes) {
 		return fmt.Errorf("%d pictures, %d asked for", len(result.Outputs), len(input.Sizes))
 	}
-	for _, p := range result.Outputs {
-		if p.Size <= 0 || p.Width <= 0 || p.Height <= 0 || !sha256Text.MatchString(p.SHA256) {
+	if !result.Source.whole() || result.Source.Path != input.Source {
+		return fmt.Errorf("source %+v, want %s", result.Source, input.Source)
+	}
+	digests := map[string]bool{result.Source.SHA256: true}
+	for i, p := range result.Outputs {
+		want := input.Sizes[i]
+		switch {
+		case !p.whole():
 			return fmt.Errorf("picture %s is not whole: %+v", p.Path, p)
+		case path.Dir(p.Path) != input.OutputDir:
+			return fmt.Errorf("picture %s is not in %s", p.Path, input.OutputDir)
+		case !want.fits(p, result.Source):
+			return fmt.Errorf("picture %s has %dx%d pixels, asked for was %+v of %dx%d",
+				p.Path, p.Width, p.Height, want, result.Source.Width, result.Source.Height)
+		case digests[p.SHA256]:
+			return fmt.Errorf("picture %s has the digest of another one", p.Path)
 		}
+		digests[p.SHA256] = true
 	}
 	return nil
+}
+
+func (p picture) whole() bool {
+	return p.Size > 0 && p.Width > 0 && p.Height > 0 && sha256Text.MatchString(p.SHA256)
+}
+
+// fits tells whether p has this size; a height that was not asked for keeps the source's proportions, to the nearest pixel.
+func (s size) fits(p, source picture) bool {
+	if p.Width != s.Width || s.Height != 0 {
+		return p.Width == s.Width && p.Height == s.Height
+	}
+	off := p.Height*source.Width - p.Width*source.Height
+	return 2*max(off, -off) <= source.Width
 }
