@@ -18,7 +18,7 @@ export CGO_ENABLED := 0
 
 # The operator's image. `make deploy IMG=registry.example.com/taskwarden:v1` puts another one into the manifests.
 IMG ?= taskwarden.dev/taskwarden:dev
-# The image of the workers in examples/ and in the tests.
+# The image of the workers in examples/ and in the tests. The demo puts another one into its samples; the tests do not.
 IMAGING_IMG ?= taskwarden.dev/imaging:dev
 # Where `make demo` runs: local (a cluster of its own), current (the one that kubectl talks to) or kind.
 CLUSTER ?= local
@@ -180,7 +180,7 @@ bench: $(BIN)/cluster ## Compare Tasks with plain Jobs on simulated nodes; print
 
 .PHONY: demo
 demo: images ## Show sample Tasks from start to end. CLUSTER=local (default), current or kind.
-	@CLUSTER=$(CLUSTER) IMG=$(IMG) LOCAL_CLUSTER=$(LOCAL_CLUSTER) TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./hack/demo $(DEMO_ARGS)
+	@CLUSTER=$(CLUSTER) IMG=$(IMG) IMAGING_IMG=$(IMAGING_IMG) LOCAL_CLUSTER=$(LOCAL_CLUSTER) TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./hack/demo $(DEMO_ARGS)
 
 .PHONY: demo-down
 demo-down: $(BIN)/cluster ## Take away what `make demo` has left.

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,7 @@ func (c *cluster) prepare(ctx context.Context) error {
 		}
 		return nil
 	case "current":
-		say("using the cluster that kubectl talks to; its nodes must be able to pull %s and the image of the samples", c.image())
+		say("using the cluster that kubectl talks to; its nodes must have, or be able to pull, %s", withImages(operatorImage+" and "+workerImage))
 		return nil
 	}
 	say("bringing the local cluster %s up (the very first time builds Kubernetes, 10 to 20 minutes on 2 cores)", c.name)
@@ -89,32 +90,12 @@ func (c *cluster) readEnv(ctx context.Context) error {
 	return scan.Err()
 }
 
-// remove takes away what the demo has left: the whole local cluster, else what it has put into the user's own.
-func (c *cluster) remove(ctx context.Context) error {
-	if c.kind == "local" {
-		return c.run(ctx, c.tool, "down", "--name", c.name)
-	}
-	// Tasks first, while the operator is there to say goodbye; nothing would block without it.
-	for _, args := range [][]string{
-		{"delete", "namespace", demoNamespace, "--ignore-not-found"},
-		{"delete", "--ignore-not-found", "-k", "config/default"},
-	} {
-		if err := c.run(ctx, append([]string{c.kubectl}, args...)...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *cluster) image() string {
-	if image := os.Getenv("IMG"); image != "" {
-		return image
-	}
-	return operatorImage
-}
-
-func (c *cluster) withImage(manifests string) string {
-	return strings.ReplaceAll(manifests, operatorImage, c.image())
+// withImages puts the images that the environment names into manifests.
+func withImages(manifests string) string {
+	return strings.NewReplacer(
+		operatorImage, cmp.Or(os.Getenv("IMG"), operatorImage),
+		workerImage, cmp.Or(os.Getenv("IMAGING_IMG"), workerImage),
+	).Replace(manifests)
 }
 
 func (c *cluster) command(ctx context.Context, argv ...string) *exec.Cmd {
@@ -182,5 +163,9 @@ func (c *cluster) nextSteps() {
 	} {
 		fmt.Printf("  %s -n %s %s\n", kubectl, demoNamespace, line)
 	}
-	fmt.Println("When you have seen enough: make demo-down")
+	down := "make demo-down"
+	if c.kind != "local" {
+		down += " CLUSTER=" + c.kind
+	}
+	fmt.Println("When you have seen enough:", down)
 }

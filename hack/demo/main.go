@@ -17,8 +17,9 @@ import (
 const (
 	operatorNamespace = "taskwarden-system"
 	operatorImage     = "taskwarden.dev/taskwarden:dev"
+	workerImage       = "taskwarden.dev/imaging:dev"
 	demoNamespace     = "taskwarden-demo"
-	samples           = "examples/tasks"
+	samplesDir        = "examples/tasks"
 	// limit bounds the wait for the samples; the slowest takes some 20 seconds on an idle machine.
 	limit = 4 * time.Minute
 )
@@ -48,7 +49,17 @@ func run(ctx context.Context, down bool) error {
 		return err
 	}
 	if down {
-		return c.remove(ctx)
+		return remove(ctx, c)
+	}
+	if c.kind != "local" {
+		// Before anything is changed.
+		api, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		if err := checkFree(ctx, api); err != nil {
+			return err
+		}
 	}
 	if err := c.prepare(ctx); err != nil {
 		return err
@@ -56,11 +67,11 @@ func run(ctx context.Context, down bool) error {
 	if err := install(ctx, c); err != nil {
 		return err
 	}
-	ended, err := watchSamples(ctx, c)
+	samples, ended, err := watchSamples(ctx, c)
 	if err != nil {
 		return err
 	}
-	if err := report(ended); err != nil {
+	if err := report(samples, ended); err != nil {
 		return err
 	}
 	c.nextSteps()
@@ -70,13 +81,17 @@ func run(ctx context.Context, down bool) error {
 // install puts the operator into the cluster and waits until it is ready.
 func install(ctx context.Context, c *cluster) error {
 	say("installing the operator into namespace %s", operatorNamespace)
-	manifests, err := c.output(ctx, c.kubectl, "kustomize", "config/default")
+	dir, err := marked()
+	if err != nil {
+		return err
+	}
+	manifests, err := c.output(ctx, c.kubectl, "kustomize", dir)
 	if err != nil {
 		return err
 	}
 	_, err = c.output(ctx, c.kubectl, "-n", operatorNamespace, "get", "deployment", "taskwarden-controller", "-o", "name")
 	runs := err == nil
-	if err := c.input(ctx, c.withImage(manifests), c.kubectl, "apply", "-f", "-"); err != nil {
+	if err := c.input(ctx, withImages(manifests), c.kubectl, "apply", "-f", "-"); err != nil {
 		return err
 	}
 	if c.reloaded && runs {
