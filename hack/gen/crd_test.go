@@ -66,7 +66,9 @@ func TestEveryFieldOfSpecIsImmutableOrListed(t *testing.T) {
 		}
 		// Without a default it could come or go, which the rule at the field does not see.
 		kept := field.Default != nil || slices.Contains(spec.Required, name) || slices.ContainsFunc(spec.XValidations,
-			func(r apiextensionsv1.ValidationRule) bool { return r.FieldPath == "."+name && strings.Contains(r.Rule, "== has(oldSelf.") })
+			func(r apiextensionsv1.ValidationRule) bool {
+				return r.FieldPath == "."+name && strings.Contains(r.Rule, "== has(oldSelf.")
+			})
 		if ruled[name] && !kept {
 			t.Errorf("spec.%s is immutable, yet can be added and removed", name)
 		}
