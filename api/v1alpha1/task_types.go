@@ -56,7 +56,7 @@ type TaskSpec struct {
 	StartTimeoutSeconds *int32 `json:"startTimeoutSeconds,omitempty"`
 
 	// queueTimeoutSeconds bounds the time in the queue, from creation to the first attempt, not counting time suspended.
-	// In seconds, 1 to 31536000. Default: no bound.
+	// Without a queue every Task starts at once and this has no effect. In seconds, 1 to 31536000. Default: no bound.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=31536000

@@ -11,9 +11,10 @@ const (
 	maxContainers = 64
 	maxEnv        = 512
 	maxEnvName    = 253
-	// A pod's annotations may take 256 KiB together, of which spec.input needs up to 64.
+	// A pod's annotations may take 256 KiB together, of which spec.input needs up to 64. A rule can only count characters;
+	// what has more bytes than that the API server refuses in the worker's Job.
 	maxAnnotations      = 512
-	maxAnnotationsBytes = 180_000
+	maxAnnotationsChars = 180_000
 
 	dnsLabel   = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	labelValue = `^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`
@@ -78,8 +79,8 @@ func finishTemplateMetadata(s *schema) error {
 		{"annotations", func(s *schema) error {
 			s.MaxProperties = ptr.To[int64](maxAnnotations)
 			addRules(s, apiextensionsv1.ValidationRule{
-				Rule:    fmt.Sprintf("self.map(k, size(k) + size(self[k])).sum() <= %d", maxAnnotationsBytes),
-				Message: fmt.Sprintf("must have at most %d bytes together: a pod's annotations also hold spec.input", maxAnnotationsBytes),
+				Rule:    fmt.Sprintf("self.map(k, size(k) + size(self[k])).sum() <= %d", maxAnnotationsChars),
+				Message: fmt.Sprintf("must have at most %d characters together: a pod's annotations also hold spec.input", maxAnnotationsChars),
 			})
 			return nil
 		}},
