@@ -1,19 +1,27 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -65,7 +73,8 @@ func nothingLeft(t *testing.T, env *testenv.Env) {
 				return err
 			}
 			one.SetGroupVersionKind(gvk)
-			if err := env.Client.List(ctx, &one, client.InNamespace(env.Namespace)); err != nil {
+			err = env.Client.List(ctx, &one, client.InNamespace(env.Namespace))
+			if client.IgnoreNotFound(err) != nil { // not found where the CRD is gone
 				return err
 			}
 			if len(one.Items) > 0 {
@@ -110,6 +119,59 @@ func TestC42DeletedWhileDown(t *testing.T) {
 		mustDelete(t, env, task) // with the default propagation, as kubectl would
 	}
 	nothingLeft(t, env)
+}
+
+// TestC42Uninstalled removes the CRD under Tasks in all states, in one namespace after the operator, in another before it:
+// nothing stays, nothing new is made, and a new installation works. It is not parallel: all tests share the CRD.
+func TestC42Uninstalled(t *testing.T) {
+	stopped, running := newEnv(t), newEnv(t)
+	t.Cleanup(stopped.InstallCRDs) // before the cleanups of the environments, which list Tasks
+	// The garbage collector looks for new kinds every 30 seconds. What it does not know it cannot miss.
+	known := stopped.Create(builders.Task("known").Obj())
+	job := stopped.WaitJob(known, 1)
+	mustDelete(t, stopped, known)
+	stopped.WaitGone(job)
+	allStates(stopped)
+	allStates(running)
+	stopped.StopController()
+	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "tasks." + v1alpha1.GroupVersion.Group}}
+	if err := stopped.Client.Get(t.Context(), client.ObjectKeyFromObject(crd), crd); err != nil {
+		t.Fatal(err)
+	}
+	created := running.Faults.Calls("create jobs")
+	mustDelete(t, stopped, crd)
+	stopped.WaitGone(crd)
+	for _, env := range []*testenv.Env{stopped, running} {
+		letGo(t, env)
+		nothingLeft(t, env)
+	}
+	if n := running.Faults.Calls("create jobs") - created; n > 0 {
+		t.Errorf("%d Jobs were asked for since the CRD was deleted", n)
+	}
+	stopped.InstallCRDs()
+	stopped.StartController()
+	for _, env := range []*testenv.Env{stopped, running} {
+		env.WaitState(env.Create(builders.Task("again").Obj()), v1alpha1.StateSucceeded)
+	}
+}
+
+// letGo waits until all pods that have not ended are being deleted, and lets those go that take their time.
+func letGo(t *testing.T, env *testenv.Env) {
+	t.Helper()
+	testenv.Eventually(t, func(ctx context.Context) error {
+		var pods corev1.PodList
+		if err := env.Client.List(ctx, &pods, client.InNamespace(env.Namespace)); err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			if p.DeletionTimestamp == nil {
+				return fmt.Errorf("pod %s is not being deleted", p.Name)
+			}
+			env.Kubelet.Vanish(p)
+		}
+		return nil
+	})
 }
 
 func TestC58TTLTakesJobAndPodsAlong(t *testing.T) {
@@ -198,6 +260,75 @@ func TestC63OneConditionForTheEnd(t *testing.T) {
 		}
 		delete(want, task.Name)
 	}
+}
+
+// TestC65RolesNameEachRight reads the roles of the installation: each right is named, and none is a way to more of them.
+func TestC65RolesNameEachRight(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../config/rbac/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := 0
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096); ; {
+			var role rbacv1.ClusterRole // a Role looks the same
+			if err := documents.Decode(&role); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			for _, rule := range role.Rules {
+				rules++
+				if why := tooWide(rule); why != "" {
+					t.Errorf("%s, %s %s: %s: %+v", file, role.Kind, role.Name, why, rule)
+				}
+			}
+		}
+	}
+	if rules < 10 {
+		t.Errorf("only %d rules were found in %v", rules, files)
+	}
+	for _, wide := range []rbacv1.PolicyRule{
+		{APIGroups: []string{"*"}, Resources: []string{"tasks"}, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/*"}, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "*"}},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"one"}, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, Verbs: []string{"create"}},
+		{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"roles"}, Verbs: []string{"escalate"}},
+		{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}},
+	} {
+		if tooWide(wide) == "" {
+			t.Errorf("not found too wide: %+v", wide)
+		}
+	}
+}
+
+// tooWide tells why a rule gives more than an operator of Jobs needs.
+func tooWide(rule rbacv1.PolicyRule) string {
+	for _, names := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs} {
+		for _, name := range names {
+			if strings.Contains(name, "*") {
+				return "a wildcard"
+			}
+		}
+	}
+	has := func(names, unwanted []string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(unwanted, name) })
+	}
+	switch {
+	case has(rule.Resources, []string{"secrets", "serviceaccounts", "serviceaccounts/token", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "nodes/proxy"}):
+		return "a way to the rights of others"
+	case has(rule.Verbs, []string{"escalate", "bind", "impersonate"}) || has(rule.APIGroups, []string{rbacv1.GroupName}):
+		return "a way to give oneself rights"
+	case len(rule.NonResourceURLs) > 0:
+		return "a right beyond resources"
+	}
+	return ""
 }
 
 // TestC65TemplateGivesNoMoreRights compares the pod with one that its author could have made.

@@ -88,6 +88,16 @@ func connect() (*cluster, error) {
 	return &cluster{config: config, client: c, auditLog: auditLog}, nil
 }
 
+// InstallCRDs brings the CRDs back after a test has removed them. All tests of a process share them.
+func (e *Env) InstallCRDs() {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.ctx, Patience)
+	defer cancel()
+	if err := installCRDs(ctx, e.Client); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
 // installCRDs applies what config/crd has and waits until the API server serves it.
 func installCRDs(ctx context.Context, c client.Client) error {
 	root, err := moduleRoot()
