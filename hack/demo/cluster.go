@@ -60,7 +60,7 @@ func (c *cluster) prepare(ctx context.Context) error {
 		say("using the cluster that kubectl talks to; its nodes must have, or be able to pull, %s", withImages(operatorImage+" and "+workerImage))
 		return nil
 	}
-	say("bringing the local cluster %s up (the very first time builds Kubernetes, 10 to 20 minutes on 2 cores)", c.name)
+	say("bringing the local cluster %s up (the very first time builds Kubernetes, 12 to 16 minutes on 2 idle cores)", c.name)
 	if err := c.run(ctx, c.tool, "up", "--name", c.name); err != nil {
 		return err
 	}
