@@ -60,23 +60,26 @@ func checkResult(t *v1alpha1.Task) error {
 	if err := json.Unmarshal(t.Status.Result.Data.Raw, &result); err != nil {
 		return err
 	}
-	if len(result.Outputs) != len(input.Sizes) {
-		return fmt.Errorf("%d pictures, %d asked for", len(result.Outputs), len(input.Sizes))
-	}
 	if !result.Source.whole() || result.Source.Path != input.Source {
 		return fmt.Errorf("source %+v, want %s", result.Source, input.Source)
 	}
-	digests := map[string]bool{result.Source.SHA256: true}
-	for i, p := range result.Outputs {
-		want := input.Sizes[i]
+	return checkPictures(result.Outputs, result.Source, input.Sizes, input.OutputDir)
+}
+
+func checkPictures(pictures []picture, source picture, sizes []size, dir string) error {
+	if len(pictures) != len(sizes) {
+		return fmt.Errorf("%d pictures, %d asked for", len(pictures), len(sizes))
+	}
+	digests := map[string]bool{source.SHA256: true}
+	for i, p := range pictures {
 		switch {
 		case !p.whole():
 			return fmt.Errorf("picture %s is not whole: %+v", p.Path, p)
-		case path.Dir(p.Path) != input.OutputDir:
-			return fmt.Errorf("picture %s is not in %s", p.Path, input.OutputDir)
-		case !want.fits(p, result.Source):
+		case path.Dir(p.Path) != dir:
+			return fmt.Errorf("picture %s is not in %s", p.Path, dir)
+		case !sizes[i].fits(p, source):
 			return fmt.Errorf("picture %s has %dx%d pixels, asked for was %+v of %dx%d",
-				p.Path, p.Width, p.Height, want, result.Source.Width, result.Source.Height)
+				p.Path, p.Width, p.Height, sizes[i], source.Width, source.Height)
 		case digests[p.SHA256]:
 			return fmt.Errorf("picture %s has the digest of another one", p.Path)
 		}
