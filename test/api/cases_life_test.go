@@ -131,6 +131,7 @@ func TestC42Uninstalled(t *testing.T) {
 	job := stopped.WaitJob(known, 1)
 	mustDelete(t, stopped, known)
 	stopped.WaitGone(job)
+	waitPodsGone(t, stopped, known)
 	allStates(stopped)
 	allStates(running)
 	stopped.StopController()

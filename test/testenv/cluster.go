@@ -96,6 +96,18 @@ func (e *Env) InstallCRDs() {
 	if err := installCRDs(ctx, e.Client); err != nil {
 		e.t.Fatal(err)
 	}
+	// Discovery may tell of them a little later, and an operator asks it when it starts.
+	err := poll(ctx, Patience, func(context.Context) error {
+		forgetful, err := client.New(e.Config, client.Options{Scheme: Scheme})
+		if err != nil {
+			return err
+		}
+		_, err = forgetful.RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("Task").GroupKind())
+		return err
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
 }
 
 // installCRDs applies what config/crd has and waits until the API server serves it.
