@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -322,8 +323,8 @@ func TestC05OutcomeIsStoredBeforeTheJobGoes(t *testing.T) {
 // knows any more how it ended, which is said, within a bound.
 func TestC05JobCleanedUpFromOutside(t *testing.T) {
 	t.Parallel()
-	env := newEnv(t)
-	task := env.Create(builders.Task("swept").Retry(0).WorkerLostTimeout(time.Second).Obj())
+	env := newEnv(t, testenv.WithClock(clocktesting.NewFakeClock(time.Now())))
+	task := env.Create(builders.Task("swept").Retry(0).WorkerLostTimeout(time.Minute).Obj())
 	pod := env.Kubelet.Run(env.Kubelet.WaitPod(task, 1))
 	env.WaitState(task, v1alpha1.StateProcessing)
 	job := env.WaitJob(task, 1)
@@ -336,6 +337,8 @@ func TestC05JobCleanedUpFromOutside(t *testing.T) {
 	env.WaitGone(job)
 	waitPodsGone(t, env, task)
 	env.StartController()
+	env.WaitCondition(task, v1alpha1.ConditionTerminating, metav1.ConditionTrue, v1alpha1.ReasonJobDeleted)
+	env.Step(5 * time.Minute)
 	done := env.WaitState(task, v1alpha1.StateFailed)
 	wantAttempts(t, done, v1alpha1.ReasonJobDeleted)
 }

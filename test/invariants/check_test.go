@@ -184,7 +184,8 @@ var bad = map[string]struct {
 	"worker replaced before it was written off": {"1 one-worker", func(t *testing.T) *story {
 		s := processing(t, task())
 		s.mark(Start, 1, "pod-1").status(fail(s, v1alpha1.StateRetrying, true)...)
-		return again(s).mark(Start, 2, "pod-2").status(workerLost).mark(Stop, 2, "pod-2")
+		again(s).mark(Start, 2, "pod-2")
+		return s.status(workerLost, func(t *v1alpha1.Task) { t.Status.Conditions[0].Message = "The worker of attempt 1 is lost" }).mark(Stop, 2, "pod-2")
 	}},
 	"worker replaced after another one was written off": {"1 one-worker", func(t *testing.T) *story {
 		s := processing(t, task())
