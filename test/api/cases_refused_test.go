@@ -20,6 +20,10 @@ import (
 	"github.com/taskwarden/taskwarden/test/testenv"
 )
 
+// fewTries is the start timeout of what will never start. Where many tests run at once the Job controller may take ten seconds
+// to try for the first time, and then there must be time to see the wait.
+const fewTries = 30 * time.Second
+
 // deny has a policy refuse what Tasks need in the test's namespace, and waits until it does.
 func deny(t *testing.T, env *testenv.Env, group, resourceName, text string, reason *metav1.StatusReason) {
 	t.Helper()
@@ -101,7 +105,7 @@ func TestC10PolicyRefusesThePod(t *testing.T) {
 	env := newEnv(t, testenv.Stopped())
 	deny(t, env, "", "pods", "no pods on Mondays", nil)
 	env.StartController()
-	task := env.Create(builders.Task("denied").Retry(0).StartTimeout(8 * time.Second).Obj())
+	task := env.Create(builders.Task("denied").Retry(0).StartTimeout(fewTries).Obj())
 	waitsFor(t, env, task, v1alpha1.ReasonAdmissionDenied, "no pods on Mondays")
 	failsWith(t, env, task, v1alpha1.ReasonAdmissionDenied, "no pods on Mondays")
 }
@@ -109,7 +113,7 @@ func TestC10PolicyRefusesThePod(t *testing.T) {
 func TestC10PodSecurityRefusesThePod(t *testing.T) {
 	t.Parallel()
 	env := newEnv(t, testenv.WithNamespaceLabel("pod-security.kubernetes.io/enforce", "restricted"))
-	task := env.Create(builders.Task("mighty").Template(builders.Pod().Privileged().Obj()).Retry(0).StartTimeout(8 * time.Second).Obj())
+	task := env.Create(builders.Task("mighty").Template(builders.Pod().Privileged().Obj()).Retry(0).StartTimeout(fewTries).Obj())
 	waitsFor(t, env, task, v1alpha1.ReasonAdmissionDenied, `violates PodSecurity "restricted:latest"`)
 	failsWith(t, env, task, v1alpha1.ReasonAdmissionDenied, "privileged")
 }
@@ -153,7 +157,7 @@ func TestC18PodThatNeverFits(t *testing.T) {
 			template := builders.Pod().Memory("65Mi").Obj()
 			waitRefusal(t, env, template, c.text)
 			env.StartController()
-			task := env.Create(builders.Task("big").Template(template).Retry(0).StartTimeout(8 * time.Second).Obj())
+			task := env.Create(builders.Task("big").Template(template).Retry(0).StartTimeout(fewTries).Obj())
 			waiting := waitsFor(t, env, task, c.reason, c.text)
 			failsWith(t, env, task, c.reason, c.text)
 			if n := env.Faults.Calls("create jobs"); n != 1 {
@@ -197,7 +201,7 @@ func TestC18QuotaIsWaitedFor(t *testing.T) {
 	pod := env.Kubelet.Run(env.Kubelet.WaitPod(holder, 1))
 	env.WaitState(holder, v1alpha1.StateProcessing)
 	waiter := env.Create(builders.Task("waiter").Retry(0).Obj())
-	never := env.Create(builders.Task("never").Retry(0).StartTimeout(5 * time.Second).Obj())
+	never := env.Create(builders.Task("never").Retry(0).StartTimeout(fewTries).Obj())
 	cancelled := env.Create(builders.Task("cancelled").Obj())
 	waiting := waitsFor(t, env, waiter, v1alpha1.ReasonQuotaExceeded, "exceeded quota: one-pod")
 	waitsFor(t, env, cancelled, v1alpha1.ReasonQuotaExceeded, "exceeded quota: one-pod")
