@@ -256,7 +256,10 @@ func (a *actor) act(ctx context.Context, b Behaviour) error {
 		if node == "" {
 			node = NodeName
 		}
-		if err := k.schedule(ctx, pod, node); err != nil {
+		switch err := k.schedule(ctx, pod, node); {
+		case apierrors.IsConflict(err): // it is being deleted, as its news will say
+			return a.endBeforeStart(ctx, a.wait(ctx, -1))
+		case err != nil:
 			return err
 		}
 	}
