@@ -33,9 +33,16 @@ type bench struct {
 	cluster  *cluster
 	operator *operator
 
-	plain  []unit
+	rounds []round
+	spent  spent
 	sample *v1alpha1.Task // a finished one
 }
+
+// round is what one turn of plain Jobs and one of Tasks has shown.
+type round struct{ jobs, tasks []unit }
+
+// spent is what the operator did for the Tasks of all rounds.
+type spent struct{ writes, reads, events, conflicts, reconciles float64 }
 
 func (b *bench) figure(name string, value float64) { b.figures.add(name+b.profile.suffix, value) }
 
@@ -62,20 +69,17 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err := b.startOperator(ctx); err != nil {
 		return err
 	}
-	phases := []struct {
+	type phase struct {
 		name string
 		run  func(context.Context, string) error
-	}{
-		{"light", b.lightRun},
-		{"jobs", b.jobRun},
-		{"tasks", b.taskRun},
-		{"life", b.lifeRun},
 	}
+	phases := []phase{{"light", b.lightRun}}
+	for i := range b.profile.rounds {
+		phases = append(phases, phase{fmt.Sprintf("jobs-%d", i+1), b.jobRun}, phase{fmt.Sprintf("tasks-%d", i+1), b.taskRun})
+	}
+	phases = append(phases, phase{"life", b.lifeRun})
 	if b.last && b.finished > 0 {
-		phases = append(phases, struct {
-			name string
-			run  func(context.Context, string) error
-		}{"finished", b.finishedRun})
+		phases = append(phases, phase{"finished", b.finishedRun})
 	}
 	for _, phase := range phases {
 		namespace := "bench-" + phase.name
@@ -150,15 +154,12 @@ func (b *bench) jobRun(ctx context.Context, namespace string) error {
 		return err
 	}
 	b.sayRequests(l, b.tasks)
-	b.plain = l.plainJobs()
-	if len(b.plain) != b.tasks {
-		return fmt.Errorf("the audit log has %d Jobs of %d", len(b.plain), b.tasks)
+	units := l.plainJobs()
+	if len(units) != b.tasks {
+		return fmt.Errorf("the audit log has %d Jobs of %d", len(units), b.tasks)
 	}
-	lag := durations(b.plain, podEnded, ended)
-	b.figure("jobs_per_second", perSecond(b.plain))
-	b.figure("job_lag_p50_seconds", percentile(lag, 50))
-	b.figure("job_lag_p99_seconds", percentile(lag, 99))
-	b.figure("job_create_to_complete_p50_seconds", percentile(durations(b.plain, created, ended), 50))
+	b.rounds = append(b.rounds, round{jobs: units})
+	b.say("%.1f Jobs a second", perSecond(units))
 	return b.cluster.clear(ctx, namespace)
 }
 
@@ -184,34 +185,55 @@ func (b *bench) taskRun(ctx context.Context, namespace string) error {
 	if len(units) != b.tasks {
 		return fmt.Errorf("the audit log has %d Tasks of %d", len(units), b.tasks)
 	}
-	b.compare(units)
+	r := &b.rounds[len(b.rounds)-1]
+	r.tasks = units
+	b.say("%.1f Tasks a second, %.3f of the Jobs before", perSecond(units), perSecond(units)/perSecond(r.jobs))
 	b.sayRequests(l, b.tasks)
 	events, err := b.countEvents(ctx, namespace)
 	if err != nil {
 		return err
 	}
-	n := float64(b.tasks)
-	b.figure("operator_writes_per_task", float64(l.writesUntilEnd())/n)
-	b.figure("operator_reads_per_task", float64(l.reads)/n)
-	b.figure("operator_events_per_task", float64(events)/n)
-	b.figure("conflicts_per_task", float64(l.conflicts)/n)
-	b.figure("reconciles_per_task", (after.reconciles-before.reconciles)/n)
-	if err := b.idleRun(ctx, namespace); err != nil {
-		return err
+	b.spent.writes += float64(l.writesUntilEnd())
+	b.spent.reads += float64(l.reads)
+	b.spent.events += float64(events)
+	b.spent.conflicts += float64(l.conflicts)
+	b.spent.reconciles += after.reconciles - before.reconciles
+	if len(b.rounds) == b.profile.rounds {
+		b.compare()
+		if err := b.idleRun(ctx, namespace); err != nil {
+			return err
+		}
 	}
 	return b.cluster.clear(ctx, namespace)
 }
 
-// compare sets the Tasks against the plain Jobs.
-func (b *bench) compare(tasks []unit) {
-	lag, plainLag := durations(tasks, podEnded, ended), durations(b.plain, podEnded, ended)
-	b.figure("tasks_per_second", perSecond(tasks))
-	b.figure("ratio_tasks_per_second", perSecond(tasks)/perSecond(b.plain))
+// compare sets the Tasks of all rounds against the plain Jobs. Rates are the medians of the rounds.
+func (b *bench) compare() {
+	var jobs, tasks []unit
+	var jobRates, taskRates, ratios []float64
+	for _, r := range b.rounds {
+		jobs, tasks = append(jobs, r.jobs...), append(tasks, r.tasks...)
+		jobRates, taskRates = append(jobRates, perSecond(r.jobs)), append(taskRates, perSecond(r.tasks))
+		ratios = append(ratios, perSecond(r.tasks)/perSecond(r.jobs))
+	}
+	lag, jobLag := durations(tasks, podEnded, ended), durations(jobs, podEnded, ended)
+	b.figure("jobs_per_second", percentile(jobRates, 50))
+	b.figure("tasks_per_second", percentile(taskRates, 50))
+	b.figure("ratio_tasks_per_second", percentile(ratios, 50))
+	b.figure("job_lag_p50_seconds", percentile(jobLag, 50))
+	b.figure("job_lag_p99_seconds", percentile(jobLag, 99))
 	b.figure("task_lag_p50_seconds", percentile(lag, 50))
 	b.figure("task_lag_p99_seconds", percentile(lag, 99))
-	b.figure("lag_p99_ratio", percentile(lag, 99)/percentile(plainLag, 99))
+	b.figure("lag_p99_ratio", percentile(lag, 99)/percentile(jobLag, 99))
+	b.figure("job_create_to_complete_p50_seconds", percentile(durations(jobs, created, ended), 50))
 	b.figure("task_create_to_terminal_p50_seconds", percentile(durations(tasks, created, ended), 50))
 	b.figure("before_job_complete_share", beforeJobComplete(tasks))
+	n := float64(len(tasks))
+	b.figure("operator_writes_per_task", b.spent.writes/n)
+	b.figure("operator_reads_per_task", b.spent.reads/n)
+	b.figure("operator_events_per_task", b.spent.events/n)
+	b.figure("conflicts_per_task", b.spent.conflicts/n)
+	b.figure("reconciles_per_task", b.spent.reconciles/n)
 }
 
 // idleRun watches finished Tasks that nothing touches.
