@@ -28,6 +28,8 @@ const (
 
 // Reasons why a Task is where it is while it goes on. They stand in status.reason and in condition Reconciling.
 const (
+	// ReasonAccepted: the Task is stored, and the operator has not reported on it yet. It reports within 2 s.
+	ReasonAccepted = "Accepted"
 	// ReasonWaitingForWorker: the worker Job exists and its container does not run yet.
 	ReasonWaitingForWorker = "WaitingForWorker"
 	// ReasonContainerWaiting: a container of the pod, not always the worker's, waits; the message is the kubelet's text.

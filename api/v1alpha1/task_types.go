@@ -540,8 +540,9 @@ type Task struct {
 	// +required
 	Spec TaskSpec `json:"spec,omitempty,omitzero"`
 
-	// status is what is true.
+	// status is what is true. A Task is Pending from its creation, also while no operator has looked at it.
 	// +optional
+	// +kubebuilder:default={state: Pending, reason: Accepted, conditions: {{type: "Succeeded", status: "Unknown", reason: "Accepted", message: "The operator has not reported yet", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Finished", status: "False", reason: "Accepted", message: "The operator has not reported yet", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Accepted", message: "The operator has not reported yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status TaskStatus `json:"status,omitempty,omitzero"`
 }
 

@@ -34,11 +34,14 @@ func (r *Reconciler) apply(ctx context.Context, s Snapshot, plan *Plan) error {
 			return err
 		}
 	}
-	if !equality.Semantic.DeepEqual(s.Task.Status, plan.Task.Status) {
+	if !equality.Semantic.DeepEqual(s.Task.Status, plan.Task.Status) && !plan.nothingToTell(s) {
 		if err := r.Status().Update(ctx, plan.Task); err != nil {
 			return fmt.Errorf("write status: %w", err)
 		}
 		r.announce(s.Task, plan.Task)
+		if !lifecycle.Accepted(s.Task) && !lifecycle.Terminal(plan.Task.Status.State) {
+			plan.WakeAt = s.Now // what is recorded now can be asked about
+		}
 	}
 	if err := r.mayDestroy(ctx, s, plan); err != nil {
 		return err
@@ -118,9 +121,10 @@ func mayCreate(live, want *v1alpha1.Task) bool {
 		return false
 	}
 	attempt := want.Status.Attempt
-	switch live.Status.State {
-	case "":
+	if !lifecycle.Accepted(live) {
 		return attempt == 1
+	}
+	switch live.Status.State {
 	case v1alpha1.StatePending:
 		return live.Status.Attempt == attempt && (live.Status.Worker == nil || live.Status.Worker.JobUID == "")
 	case v1alpha1.StateRetrying:

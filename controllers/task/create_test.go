@@ -139,8 +139,8 @@ func TestC18CreateTextIsStable(t *testing.T) {
 
 // TestC10RefusedInTheFirstPass: the pass that accepts a Task stores that; the next one meets the refusal again and ends it.
 func TestC10RefusedInTheFirstPass(t *testing.T) {
-	s := fresh()
-	refusal := apierrors.NewInvalid(schema.GroupKind{Kind: "Job"}, "demo-1", nil)
+	s := retrying().at(after(30))
+	refusal := apierrors.NewInvalid(schema.GroupKind{Kind: "Job"}, "demo-2", nil)
 	for _, want := range []v1alpha1.State{pendingState, failedState} {
 		plan := decide(s.Snapshot)
 		createFailed(s.Now, &plan, refusal)

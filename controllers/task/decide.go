@@ -32,10 +32,9 @@ func decide(s Snapshot) Plan {
 		return plan // the garbage collector takes Jobs and pods along
 	}
 	status := &d.task.Status
-	if status.State == "" {
+	if !lifecycle.Accepted(d.task) {
 		lifecycle.Accept(d.task, d.now)
 		status.Reason, status.Message = v1alpha1.ReasonWaitingForWorker, "Accepted"
-		d.plan.Moved = true
 	}
 	d.answerRetryRequest()
 	switch {
@@ -44,7 +43,9 @@ func decide(s Snapshot) Plan {
 	case d.hasWorker():
 		d.running()
 	default:
-		d.idle()
+		if d.idle(); d.hasWorker() && !plan.Create && !plan.Moved {
+			d.running() // its Job was there already
+		}
 	}
 	d.stopLeftovers()
 	d.pruneFailedJobs()

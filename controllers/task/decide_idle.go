@@ -85,16 +85,17 @@ func (d *decision) open(f lifecycle.Facts, job *JobFacts) {
 	lifecycle.Begin(d.task, JobName(d.task.Name, status.Attempt), d.now)
 	status.Reason, status.Message = v1alpha1.ReasonWaitingForWorker, "The worker Job is being created"
 	if job == nil {
-		d.plan.Create = true
+		d.plan.Create, d.plan.TellAt = true, d.now.Add(podWait)
 		return
 	}
-	d.adopt(job)
-}
-
-// adopt records that a Job is the current attempt's.
-func (d *decision) adopt(job *JobFacts) {
-	d.task.Status.Worker.JobUID = job.UID
-	d.again()
+	status.Worker.JobUID = job.UID
+	if d.plan.Moved {
+		d.again()
+	}
+	if !job.CreateTime.After(d.now) { // else the clocks differ
+		d.plan.TellAt = job.CreateTime.Add(podWait)
+		d.wake(d.plan.TellAt)
+	}
 }
 
 // wait says why a Task between two attempts does not advance. A Retrying one keeps the cause of its last attempt as its

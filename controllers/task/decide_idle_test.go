@@ -39,12 +39,12 @@ func TestFirstAttempt(t *testing.T) {
 		"C02 job exists already": {
 			reason: "the write that told of the Job was lost: the Job is adopted, no second one is made",
 			scene:  accepted().job(1),
-			want:   outcome{State: pendingState, Reason: "WaitingForWorker", Attempt: 1, Wake: "now"},
+			want:   outcome{State: pendingState, Reason: "WaitingForWorker", Attempt: 1, Wake: "2s"},
 		},
 		"C02 answer was lost": {
 			reason: "the try is recorded, its answer was lost, the Job exists: adopted, the attempt number unchanged",
 			scene:  uncreated().job(1),
-			want:   outcome{State: pendingState, Reason: "WaitingForWorker", Attempt: 1, Wake: "now"},
+			want:   outcome{State: pendingState, Reason: "WaitingForWorker", Attempt: 1, Wake: "10m0s"},
 		},
 		"not created yet": {
 			reason: "a creation that failed is tried again",
@@ -56,17 +56,12 @@ func TestFirstAttempt(t *testing.T) {
 			scene: fresh().with(func(t *v1alpha1.Task) {
 				t.DeletionTimestamp, t.Finalizers = ptr.To(metav1.NewTime(created)), []string{"example.com/other"}
 			}),
-			want: outcome{Wake: "none"},
+			want: outcome{State: pendingState, Reason: "Accepted", Wake: "none"},
 		},
 		"input too large": {
-			reason: "an input over the limit fails the Task for good, in the pass after its acceptance",
-			scene:  accepted(tooMuchInput),
-			want:   outcome{State: failedState, Reason: "InputTooLarge", Attempt: 1, Wake: "now"},
-		},
-		"input too large, new": {
-			reason: "one pass stores one change of state",
+			reason: "an input over the limit fails the Task for good, in the first pass",
 			scene:  fresh(tooMuchInput),
-			want:   outcome{State: pendingState, Reason: "WaitingForWorker", Attempt: 1, Wake: "now"},
+			want:   outcome{State: failedState, Reason: "InputTooLarge", Attempt: 1, Wake: "now"},
 		},
 		"C22 overall deadline before the first attempt": {
 			reason: "no attempt starts past the limit",
@@ -83,12 +78,20 @@ func tooMuchInput(t *v1alpha1.Task) {
 func TestC40BornCancelledOrSuspended(t *testing.T) {
 	runTable(t, map[string]testCase{
 		"born cancelled": {
-			reason: "the first pass stores Pending, the table knows no other beginning, and makes no Job",
+			reason: "it is cancelled, without a worker",
 			scene:  fresh(cancel),
-			want:   outcome{State: pendingState, Reason: "WaitingForWorker", Attempt: 1, Wake: "now"},
+			want:   outcome{State: cancelledState, Reason: "Cancelled", Attempt: 1, Wake: "now"},
 		},
-		"born cancelled, second pass": {
-			reason: "then it is cancelled, without a worker",
+		"born cancelled, and a Job was made of which nothing is told yet": {
+			reason: "the Job is removed again, and only then is the Task Cancelled",
+			scene:  fresh(cancel).job(1),
+			want: outcome{
+				State: pendingState, Reason: "Cancelled", Attempt: 1, Stopping: "Cancelled",
+				Stop: []string{"job-1 by deletion of the Job"}, Wake: "2s",
+			},
+		},
+		"accepted, then cancelled": {
+			reason: "it is cancelled, without a worker",
 			scene:  accepted(cancel),
 			want:   outcome{State: cancelledState, Reason: "Cancelled", Attempt: 1, Wake: "now"},
 		},
@@ -124,7 +127,7 @@ func TestC40BornCancelledOrSuspended(t *testing.T) {
 			scene:  uncreated().job(1).with(cancel),
 			want: outcome{
 				State: pendingState, Reason: "Cancelled", Attempt: 1, Stopping: "Cancelled",
-				Stop: []string{"job-1 by deletion of the Job"}, Wake: "now",
+				Stop: []string{"job-1 by deletion of the Job"}, Wake: "5m5s",
 			},
 		},
 	})

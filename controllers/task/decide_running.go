@@ -19,7 +19,7 @@ func (d *decision) running() {
 	status := &d.task.Status
 	w := d.worker(status.Attempt)
 	if w != nil && w.Job != nil && status.Worker.JobUID == "" {
-		d.adopt(w.Job)
+		status.Worker.JobUID = w.Job.UID
 	}
 	if d.terminating() {
 		d.stopping(w)

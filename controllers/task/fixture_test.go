@@ -80,6 +80,7 @@ func fresh(changes ...change) *scene {
 	t := builders.Task("demo").Namespace("ns").Backoff(10*time.Second, 300*time.Second, "2").Obj()
 	t.UID, t.ResourceVersion, t.Generation = "task-uid", "1", 1
 	t.CreationTimestamp = metav1.NewTime(created)
+	t.Status.State, t.Status.Reason = pendingState, v1alpha1.ReasonAccepted // the API server's default
 	for _, c := range changes {
 		c(t)
 	}

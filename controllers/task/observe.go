@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -92,10 +93,14 @@ func (b *belongings) addPod(t *v1alpha1.Task, pod *corev1.Pod) {
 // proveAbsence reads live what the status says must exist and the caches do not show.
 func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belongings) error {
 	w := t.Status.Worker
+	if !lifecycle.Accepted(t) && ptr.Deref(t.Spec.Cancel, false) {
+		_, err := r.findJob(ctx, t, b, JobName(t.Name, 1)) // made, and not told of yet
+		return err
+	}
 	if w == nil || lifecycle.Terminal(t.Status.State) || t.Status.State == v1alpha1.StateRetrying {
 		return nil
 	}
-	job, err := r.findJob(ctx, t, b)
+	job, err := r.findJob(ctx, t, b, w.JobName)
 	if err != nil {
 		return err
 	}
@@ -116,19 +121,19 @@ func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belo
 }
 
 // findJob is the current attempt's Job, nil where there is none in the cluster.
-func (r *Reconciler) findJob(ctx context.Context, t *v1alpha1.Task, b *belongings) (*batchv1.Job, error) {
-	if job := b.jobOf(t.Status.Attempt); job != nil {
+func (r *Reconciler) findJob(ctx context.Context, t *v1alpha1.Task, b *belongings, name string) (*batchv1.Job, error) {
+	attempt := max(t.Status.Attempt, 1)
+	if job := b.jobOf(attempt); job != nil {
 		return job, nil
 	}
 	var live batchv1.Job
-	name := t.Status.Worker.JobName
 	switch err := r.Live.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: name}, &live); {
 	case err == nil:
 		b.addJob(t, &live)
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("read Job %s: %w", name, err)
 	}
-	return b.jobOf(t.Status.Attempt), nil
+	return b.jobOf(attempt), nil
 }
 
 func (b *belongings) jobOf(attempt int32) *batchv1.Job {

@@ -24,6 +24,8 @@ type Plan struct {
 	DeleteJobs []ObjectKey
 	// DeleteTask asks for the Task to be deleted, its TTL is over.
 	DeleteTask bool
+	// TellAt is when the first attempt must be told of, even if there is no other news of it.
+	TellAt time.Time
 	// WakeAt is when to look again if nothing happens; zero where only an event can change anything.
 	WakeAt time.Time
 	// Moved tells that the state changes in this pass, which leaves further changes to the next.
@@ -56,6 +58,15 @@ const (
 type Stop struct {
 	By StopBy
 	ObjectKey
+}
+
+// nothingToTell: the Task waits for its first worker as its Job alone shows, and has done so for less than podWait. A worker that
+// starts within that time saves a status write: most do.
+func (p *Plan) nothingToTell(s Snapshot) bool {
+	status := &p.Task.Status
+	return !lifecycle.Accepted(s.Task) && status.State == v1alpha1.StatePending && status.Reason == v1alpha1.ReasonWaitingForWorker &&
+		status.Worker != nil && status.Worker.JobUID != "" && s.Now.Before(p.TellAt) &&
+		!isTrue(p.Task, v1alpha1.ConditionTerminating) && status.LastHandledRetry == nil
 }
 
 func (d *decision) order(by StopBy, name string, uid types.UID) {

