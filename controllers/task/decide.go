@@ -43,7 +43,8 @@ func decide(s Snapshot) Plan {
 	case d.hasWorker():
 		d.running()
 	default:
-		if d.idle(); d.hasWorker() && !plan.Create && !plan.Moved {
+		d.idle()
+		if d.hasWorker() && !plan.Create && !plan.Moved {
 			d.running() // its Job was there already
 		}
 	}

@@ -25,7 +25,7 @@ func (d *decision) running() {
 		d.stopping(w)
 		return
 	}
-	if d.suspended() && !d.cancelled() && status.State == v1alpha1.StatePending && w == nil && status.Worker.JobUID == "" {
+	if d.suspended() && !d.cancelled() && w == nil && d.uncreated() {
 		lifecycle.Unbegin(d.task) // a live read has proven that there is no Job: nothing to stop, nothing to count
 		d.idle()
 		return
@@ -47,6 +47,11 @@ func (d *decision) running() {
 	}
 	d.wake(lifecycle.ActiveDeadline(d.task))
 	d.wake(lifecycle.OverallDeadline(d.task))
+}
+
+// uncreated tells that no Job is known of the attempt that waits.
+func (d *decision) uncreated() bool {
+	return d.task.Status.State == v1alpha1.StatePending && d.task.Status.Worker.JobUID == ""
 }
 
 // start fires START where the worker runs, or has run and ended so fast that nobody saw it running.

@@ -209,12 +209,19 @@ func (d *decision) lost(w *Worker) *ending {
 		return fail(v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s was deleted", pod.Name))
 	case pod != nil:
 		return nil
-	case w.Job.Failed && recorded.PodUID == "":
-		return fail(v1alpha1.ReasonOutcomeUnknown, "The Job failed and its pod is gone: "+w.Job.Message)
-	case w.Job.Deleting:
+	}
+	return podGone(w.Job, recorded)
+}
+
+// podGone: the Job is there, its pod is not, or not yet.
+func podGone(job *JobFacts, recorded *v1alpha1.WorkerStatus) *ending {
+	switch {
+	case job.Failed && recorded.PodUID == "":
+		return fail(v1alpha1.ReasonOutcomeUnknown, "The Job failed and its pod is gone: "+job.Message)
+	case job.Deleting:
 		return fail(v1alpha1.ReasonJobDeleted, fmt.Sprintf("Job %s is being deleted", recorded.JobName))
-	case recorded.PodUID != "" && w.Job.Failed:
-		return fail(v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s is gone; its Job says: %s", recorded.PodName, w.Job.Message))
+	case recorded.PodUID != "" && job.Failed:
+		return fail(v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s is gone; its Job says: %s", recorded.PodName, job.Message))
 	case recorded.PodUID != "":
 		return fail(v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s is gone", recorded.PodName))
 	}

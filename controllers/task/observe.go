@@ -29,7 +29,12 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, e
 	if err != nil {
 		return s, err
 	}
-	if err := r.proveAbsence(ctx, t, gathered); err != nil {
+	if !lifecycle.Accepted(t) && ptr.Deref(t.Spec.Cancel, false) {
+		_, err = r.findJob(ctx, t, gathered, JobName(t.Name, 1)) // made, and not told of yet
+	} else {
+		err = r.proveAbsence(ctx, t, gathered)
+	}
+	if err != nil {
 		return s, err
 	}
 	s.Workers = gathered.workers(t)
@@ -93,10 +98,6 @@ func (b *belongings) addPod(t *v1alpha1.Task, pod *corev1.Pod) {
 // proveAbsence reads live what the status says must exist and the caches do not show.
 func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belongings) error {
 	w := t.Status.Worker
-	if !lifecycle.Accepted(t) && ptr.Deref(t.Spec.Cancel, false) {
-		_, err := r.findJob(ctx, t, b, JobName(t.Name, 1)) // made, and not told of yet
-		return err
-	}
 	if w == nil || lifecycle.Terminal(t.Status.State) || t.Status.State == v1alpha1.StateRetrying {
 		return nil
 	}
@@ -197,11 +198,18 @@ func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 			return err
 		}
 	}
-	if !d.hasWorker() {
-		return nil
+	if d.hasWorker() {
+		err = r.askAboutPod(ctx, s, &d)
 	}
+	return err
+}
+
+// askAboutPod asks what has become of the current attempt's pod.
+func (r *Reconciler) askAboutPod(ctx context.Context, s *Snapshot, d *decision) error {
+	status := &s.Task.Status
 	w := d.worker(status.Attempt)
 	pod := d.pod(w)
+	var err error
 	old := status.Worker.CreateTime != nil && s.Now.Sub(status.Worker.CreateTime.Time) >= podWait
 	switch {
 	case pod == nil && (status.State == v1alpha1.StateProcessing || status.Worker.PodUID != ""):

@@ -1,6 +1,7 @@
 package task
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -42,11 +43,7 @@ func waitingFor(s *Snapshot, w *Worker) (reason, message string) {
 	case pod.Unschedulable != "" && pod.NodeName == "":
 		return v1alpha1.ReasonUnschedulable, pod.Unschedulable
 	case kubeletReasons[pod.Waiting.Reason] != "":
-		message = pod.Waiting.Message
-		if message == "" {
-			message = pod.Waiting.Reason
-		}
-		return kubeletReasons[pod.Waiting.Reason], message
+		return kubeletReasons[pod.Waiting.Reason], cmp.Or(pod.Waiting.Message, pod.Waiting.Reason)
 	case s.MountError != "" && !pod.Prepared:
 		return v1alpha1.ReasonMountFailed, s.MountError
 	case pod.Waiting.Reason != "" && pod.Waiting.Reason != containerCreating:

@@ -104,7 +104,9 @@ func (w *world) leaks(h *history, now time.Time, running bool) []Violation {
 		all = append(all, f.list...)
 	}
 	for i := range w.pods {
-		all = append(all, w.strays(&w.pods[i], live, h, now, running)...)
+		if p := &w.pods[i]; p.Labels[v1alpha1.LabelTaskUID] != "" {
+			all = append(all, w.strays(p, live, h, now, running)...)
+		}
 	}
 	return all
 }
@@ -113,7 +115,7 @@ func (w *world) leaks(h *history, now time.Time, running bool) []Violation {
 func (w *world) strays(p *corev1.Pod, live map[string]*v1alpha1.Task, h *history, now time.Time, running bool) []Violation {
 	uid := p.Labels[v1alpha1.LabelTaskUID]
 	r := h.byUID(uid)
-	if uid == "" || w.hasJob(p) || p.DeletionTimestamp != nil || r != nil && !r.made(p) {
+	if w.hasJob(p) || p.DeletionTimestamp != nil || r != nil && !r.made(p) {
 		return nil
 	}
 	f := &finding{task: describe(live[uid], h, uid)}

@@ -56,6 +56,7 @@ func next(t *v1alpha1.Task, now time.Time) time.Time {
 		if t.Status.NextRetryTime != nil && !suspended(t) {
 			moments = append(moments, t.Status.NextRetryTime.Time)
 		}
+	default:
 	}
 	first := time.Time{}
 	for _, m := range moments {
