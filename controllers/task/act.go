@@ -200,9 +200,9 @@ func (r *Reconciler) stop(ctx context.Context, namespace string, order Stop) err
 	case StopByDeadline:
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: order.Name}}
 		patch := fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"activeDeadlineSeconds":%d}}`, order.UID, stopDeadlineSeconds)
-		err := r.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch)))
+		err := ignoreStopped(r.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch))))
 		switch {
-		case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		case err == nil:
 			return nil
 		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 			// A policy, say. The other way to stop it leaves no evidence, but stops it.
@@ -218,10 +218,17 @@ func (r *Reconciler) stop(ctx context.Context, namespace string, order Stop) err
 	return nil
 }
 
+// ignoreStopped drops the errors that say that the object is gone, or that another one has its name by now.
+func ignoreStopped(err error) error {
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}
+
 func (r *Reconciler) deletePod(ctx context.Context, namespace string, key ObjectKey) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name}}
-	err := r.Delete(ctx, pod, client.Preconditions{UID: &key.UID})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err := ignoreStopped(r.Delete(ctx, pod, client.Preconditions{UID: &key.UID})); err != nil {
 		return fmt.Errorf("delete pod %s: %w", key.Name, err)
 	}
 	return nil
@@ -229,8 +236,8 @@ func (r *Reconciler) deletePod(ctx context.Context, namespace string, key Object
 
 func (r *Reconciler) deleteJob(ctx context.Context, namespace string, key ObjectKey, how metav1.DeletionPropagation) error {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name}}
-	err := r.Delete(ctx, job, client.Preconditions{UID: &key.UID}, client.PropagationPolicy(how))
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	err := ignoreStopped(r.Delete(ctx, job, client.Preconditions{UID: &key.UID}, client.PropagationPolicy(how)))
+	if err != nil {
 		return fmt.Errorf("delete Job %s: %w", key.Name, err)
 	}
 	return nil

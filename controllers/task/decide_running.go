@@ -72,7 +72,7 @@ func (d *decision) pending(w *Worker) {
 	status := &d.task.Status
 	d.wake(lifecycle.StartDeadline(d.task))
 	d.wake(lifecycle.OverallDeadline(d.task))
-	if status.Worker.JobUID == "" {
+	if d.uncreated() {
 		if busy, lost := d.earlierMayRun(); busy || lost && d.waitsForLost() {
 			d.waitForEarlier()
 			return

@@ -212,7 +212,7 @@ func (r *Reconciler) askAboutPod(ctx context.Context, s *Snapshot, d *decision) 
 	var err error
 	old := status.Worker.CreateTime != nil && s.Now.Sub(status.Worker.CreateTime.Time) >= podWait
 	switch {
-	case pod == nil && (status.State == v1alpha1.StateProcessing || status.Worker.PodUID != ""):
+	case d.lostSight(w):
 		s.StopWitnessed = r.witness.stopped(status.Worker.PodUID)
 	case status.State != v1alpha1.StatePending || !old || w == nil || w.Job == nil:
 	case pod == nil:
@@ -227,14 +227,20 @@ func (r *Reconciler) askAboutPod(ctx context.Context, s *Snapshot, d *decision) 
 func (d *decision) nodeToAsk() string {
 	status := &d.task.Status
 	switch {
-	case !d.hasWorker() || status.Worker.JobUID == "":
+	case !d.hasWorker() || d.uncreated():
 		if d.waitsForLost() && workerLost(d.task) {
 			return d.lastNode()
 		}
-	case d.pod(d.worker(status.Attempt)) == nil && (status.State == v1alpha1.StateProcessing || status.Worker.PodUID != ""):
+	case d.lostSight(d.worker(status.Attempt)):
 		return status.Worker.NodeName
 	}
 	return ""
+}
+
+// lostSight tells of the current attempt that it had a pod which is not there any more.
+func (d *decision) lostSight(w *Worker) bool {
+	status := &d.task.Status
+	return d.pod(w) == nil && (status.State == v1alpha1.StateProcessing || status.Worker.PodUID != "")
 }
 
 // failedCreate is the newest text of the Job controller's FailedCreate Events about a Job; empty where there is none.
