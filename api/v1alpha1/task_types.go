@@ -8,7 +8,8 @@ import (
 )
 
 // TaskSpec is what a user asks for. All fields are immutable once the Task exists, except priority, suspend, cancel and
-// ttlSecondsAfterFinished (the rules for that, one a field, are generated: hack/gen).
+// ttlSecondsAfterFinished (the rules for that, one a field, are generated: hack/gen). The structures among them have one owner
+// in server-side apply, as they never change: the API server then need not track their fields one by one.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.cancel) || !oldSelf.cancel || (has(self.cancel) && self.cancel)",fieldPath=".cancel",message="cancel cannot be taken back"
 // +kubebuilder:validation:XValidation:rule="!has(self.workerContainer) || self.template.spec.containers.exists(c, c.name == self.workerContainer)",fieldPath=".workerContainer",message="must be the name of a container in template.spec.containers"
@@ -17,6 +18,7 @@ type TaskSpec struct {
 	// template is the pod template of the worker. Its restartPolicy is Never (the default here; any other value is
 	// refused): an exit must be an end. The worker container is the first one, or the one that workerContainer names.
 	// +required
+	// +structType=atomic
 	Template corev1.PodTemplateSpec `json:"template,omitempty,omitzero"`
 
 	// workerContainer names the container of the template whose exit ends an attempt. Default: the first container.
@@ -27,6 +29,7 @@ type TaskSpec struct {
 
 	// input is handed to the worker as a file, whose path is in TASKWARDEN_INPUT.
 	// +optional
+	// +structType=atomic
 	Input *TaskInput `json:"input,omitempty"`
 
 	// priority orders the Tasks that wait in one queue, higher first. Without a queue every Task starts at once and the
@@ -78,6 +81,7 @@ type TaskSpec struct {
 
 	// retry says what follows an attempt that did not succeed.
 	// +optional
+	// +structType=atomic
 	// +kubebuilder:default={}
 	Retry *RetryPolicy `json:"retry,omitempty"`
 

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -65,34 +64,11 @@ func (r *Reconciler) apply(ctx context.Context, s Snapshot, plan *Plan) error {
 	return nil
 }
 
-// mayDestroy is the guard of a pass that destroys without having written: no conflict would tell it that its Task is an old
-// one, in which the attempt that it stops has not begun yet.
-func (r *Reconciler) mayDestroy(ctx context.Context, s Snapshot, plan *Plan) error {
-	if !plan.StopUnknown || plan.Task.ResourceVersion != s.Task.ResourceVersion {
-		return nil
-	}
-	var live v1alpha1.Task
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(s.Task), &live); err != nil {
-		return fmt.Errorf("read Task before stopping what it does not know: %w", err)
-	}
-	if live.UID != s.Task.UID || live.ResourceVersion != s.Task.ResourceVersion {
-		return errStale
-	}
-	return nil
-}
-
 // create makes the Job of the current attempt, and puts the outcome into the plan: the Job's UID, or why there is none yet.
 func (r *Reconciler) create(ctx context.Context, s Snapshot, plan *Plan) error {
 	t := plan.Task
-	var live v1alpha1.Task
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(t), &live); err != nil {
-		if apierrors.IsNotFound(err) {
-			return errStale
-		}
-		return fmt.Errorf("read Task before creating its Job: %w", err)
-	}
-	if !mayCreate(&live, t) {
-		return errStale
+	if err := r.mayCreate(ctx, s.Task); err != nil {
+		return err
 	}
 	job := newJob(t)
 	err := r.Create(ctx, job)
@@ -112,30 +88,6 @@ func (r *Reconciler) create(ctx context.Context, s Snapshot, plan *Plan) error {
 	redecide := decision{Snapshot: Snapshot{Task: s.Task, Now: s.Now}, plan: plan, task: t, now: s.Now}
 	redecide.setConditions()
 	return nil
-}
-
-// mayCreate is the one guard at Job creation, for every path into an attempt: the Task as it is now still wants it.
-func mayCreate(live, want *v1alpha1.Task) bool {
-	if live.UID != want.UID || live.DeletionTimestamp != nil || ptr.Deref(live.Spec.Cancel, false) ||
-		ptr.Deref(live.Spec.Suspend, false) || isTrue(live, v1alpha1.ConditionTerminating) {
-		return false
-	}
-	attempt := want.Status.Attempt
-	if !lifecycle.Accepted(live) {
-		return attempt == 1
-	}
-	switch live.Status.State {
-	case v1alpha1.StatePending:
-		return live.Status.Attempt == attempt && (live.Status.Worker == nil || live.Status.Worker.JobUID == "")
-	case v1alpha1.StateRetrying:
-		return live.Status.Attempt == attempt-1
-	case v1alpha1.StateFailed:
-		handled := live.Status.LastHandledRetry
-		request := retryRequest(live)
-		return live.Status.Attempt == attempt-1 && request != "" && (handled == nil || handled.RequestedAt != request)
-	default:
-		return false // running, or over
-	}
 }
 
 // strangerError says that the needed name is taken by a Job that is not ours.

@@ -16,45 +16,39 @@ import (
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 )
 
-// TestC40MayCreate: the one guard at Job creation. What the pass decided on may have changed since.
-func TestC40MayCreate(t *testing.T) {
-	wantOf := func(s *scene) *v1alpha1.Task { return decide(s.Snapshot).Task }
-	first, again, byHand := wantOf(fresh()), wantOf(retrying().at(after(30))), wantOf(ended(lifecycle.Fail, askRetry("1")))
-	tried := wantOf(uncreated())
+// TestC40WantsToCreate: which Tasks get a Job. The guard at its creation then asks whether this is still the Task.
+func TestC40WantsToCreate(t *testing.T) {
+	over := func(s *scene) *scene { return s.at(after(30)) }
+	answered := func(t *v1alpha1.Task) {
+		t.Status.LastHandledRetry = &v1alpha1.HandledRetry{RequestedAt: "1", Outcome: v1alpha1.RetryAccepted}
+	}
 	cases := map[string]struct {
-		live *v1alpha1.Task
-		want *v1alpha1.Task
-		may  bool
+		scene *scene
+		want  bool
 	}{
-		"first attempt, not accepted yet":      {fresh().Task, first, true},
-		"first attempt, accepted":              {accepted().Task, first, true},
-		"first attempt, cancelled since":       {fresh(cancel).Task, first, false},
-		"first attempt, suspended since":       {accepted(suspend).Task, first, false},
-		"first attempt, deleted since":         {fresh(goes).Task, first, false},
-		"first attempt, made anew":             {fresh(func(t *v1alpha1.Task) { t.UID = "other" }).Task, first, false},
-		"first attempt, its Job exists":        {pending().Task, first, false},
-		"first attempt, tried before":          {uncreated().Task, tried, true},
-		"first attempt, being stopped":         {uncreated(terminating(v1alpha1.ReasonCancelled, after(5))).Task, tried, false},
-		"first attempt, it runs":               {processing().Task, first, false},
-		"first attempt, already over":          {retrying().Task, first, false},
-		"first attempt, finished":              {ended(lifecycle.Succeed).Task, first, false},
-		"next attempt, due":                    {retrying().Task, again, true},
-		"next attempt, cancelled since":        {retrying(cancel).Task, again, false},
-		"next attempt, suspended since":        {retrying(suspend).Task, again, false},
-		"next attempt, the one before is open": {processing().Task, again, false},
-		"next attempt, cancelled for good":     {ended(lifecycle.Cancel).Task, again, false},
-		"next attempt, not accepted":           {fresh().Task, again, false},
-		"by hand, asked for":                   {ended(lifecycle.Fail, askRetry("1")).Task, byHand, true},
-		"by hand, not asked for":               {ended(lifecycle.Fail).Task, byHand, false},
-		"by hand, answered": {ended(lifecycle.Fail, askRetry("1"), func(t *v1alpha1.Task) {
-			t.Status.LastHandledRetry = &v1alpha1.HandledRetry{RequestedAt: "1", Outcome: v1alpha1.RetryAccepted}
-		}).Task, byHand, false},
-		"by hand, cancelled since": {ended(lifecycle.Fail, askRetry("1"), cancel).Task, byHand, false},
-		"by hand, succeeded":       {ended(lifecycle.Succeed, askRetry("1")).Task, byHand, false},
+		"first attempt, not accepted yet": {fresh(), true},
+		"first attempt, accepted":         {accepted(), true},
+		"first attempt, cancelled":        {fresh(cancel), false},
+		"first attempt, suspended":        {accepted(suspend), false},
+		"first attempt, deleted":          {fresh(goes), false},
+		"first attempt, its Job exists":   {pending(), false},
+		"first attempt, tried before":     {uncreated(), true},
+		"first attempt, being stopped":    {uncreated(terminating(v1alpha1.ReasonCancelled, after(5))), false},
+		"first attempt, it runs":          {processing(), false},
+		"next attempt, due":               {over(retrying()), true},
+		"next attempt, cancelled":         {over(retrying(cancel)), false},
+		"next attempt, suspended":         {over(retrying(suspend)), false},
+		"succeeded":                       {ended(lifecycle.Succeed), false},
+		"cancelled":                       {ended(lifecycle.Cancel), false},
+		"by hand, asked for":              {ended(lifecycle.Fail, askRetry("1")), true},
+		"by hand, not asked for":          {ended(lifecycle.Fail), false},
+		"by hand, answered":               {ended(lifecycle.Fail, askRetry("1"), answered), false},
+		"by hand, cancelled":              {ended(lifecycle.Fail, askRetry("1"), cancel), false},
+		"by hand, succeeded":              {ended(lifecycle.Succeed, askRetry("1")), false},
 	}
 	for name, tc := range cases {
-		if got := mayCreate(tc.live, tc.want); got != tc.may {
-			t.Errorf("%s: may create is %v", name, got)
+		if got := decide(tc.scene.Snapshot).Create; got != tc.want {
+			t.Errorf("%s: creates is %v", name, got)
 		}
 	}
 }

@@ -26,7 +26,8 @@ type Reconciler struct {
 	// Clock is the only source of the current time.
 	Clock clock.PassiveClock
 
-	witness *witness
+	witness    *witness
+	leadership leadership
 }
 
 // +kubebuilder:rbac:groups=taskwarden.dev,resources=tasks,verbs=get;list;watch;delete

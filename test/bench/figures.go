@@ -145,14 +145,18 @@ func podEnded(u unit) time.Time    { return u.podEnded }
 func jobComplete(u unit) time.Time { return u.jobComplete }
 func ended(u unit) time.Time       { return u.ended }
 
-// perSecond is the number of units over the time from the first creation to the last end.
-func perSecond(units []unit) float64 {
-	if len(units) == 0 {
-		return math.NaN()
+// perSecond is the number of units of some runs over their time, each from its first creation to its last end.
+func perSecond(runs ...[]unit) float64 {
+	n, took := 0, time.Duration(0)
+	for _, units := range runs {
+		if len(units) == 0 {
+			return math.NaN()
+		}
+		first := slices.MinFunc(units, func(a, b unit) int { return a.created.Compare(b.created) }).created
+		last := slices.MaxFunc(units, func(a, b unit) int { return a.ended.Compare(b.ended) }).ended
+		n, took = n+len(units), took+last.Sub(first)
 	}
-	first := slices.MinFunc(units, func(a, b unit) int { return a.created.Compare(b.created) }).created
-	last := slices.MaxFunc(units, func(a, b unit) int { return a.ended.Compare(b.ended) }).ended
-	return float64(len(units)) / last.Sub(first).Seconds()
+	return float64(n) / took.Seconds()
 }
 
 // beforeJobComplete is the share of Tasks that were terminal before their own Job was Complete.

@@ -49,6 +49,9 @@ func TestRates(t *testing.T) {
 	if got, want := perSecond(units), 3.0/8; got != want {
 		t.Errorf("per second: got %v, want %v", got, want)
 	}
+	if got, want := perSecond(units, units[:1]), 4.0/11; got != want {
+		t.Errorf("per second of two runs: got %v, want %v", got, want)
+	}
 	if got, want := beforeJobComplete(units), 2.0/3; got != want {
 		t.Errorf("before the Job: got %v, want %v", got, want)
 	}

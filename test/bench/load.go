@@ -43,7 +43,7 @@ func template() corev1.PodTemplateSpec {
 func newTask(namespace string, i int, retention int32) *v1alpha1.Task {
 	return &v1alpha1.Task{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("task-%05d", i)},
-		Spec:       v1alpha1.TaskSpec{Template: template(), WorkerContainer: workerName, WorkerRetentionSeconds: ptr.To(retention)},
+		Spec:       v1alpha1.TaskSpec{Template: template(), WorkerRetentionSeconds: ptr.To(retention)},
 	}
 }
 

@@ -36,14 +36,14 @@ type profile struct {
 	// suffix of its figures.
 	suffix string
 	args   []string
-	// rounds is how often Jobs and Tasks take turns. Where the processors are what limits them, a machine whose speed changes
-	// from minute to minute would else favour one or the other; the rounds' medians count.
+	// rounds is how often Jobs and Tasks take turns, each second time the other way round. Where the processors are what
+	// limits them, a machine whose speed changes from minute to minute would else favour one or the other.
 	rounds int
 }
 
 var profiles = map[string]profile{
 	"default": {name: "default", rounds: 1},
-	"tuned": {name: "tuned", suffix: "_tuned", rounds: 3, args: []string{
+	"tuned": {name: "tuned", suffix: "_tuned", rounds: 5, args: []string{
 		"--controller-manager-arg=--kube-api-qps=500",
 		"--controller-manager-arg=--kube-api-burst=1000",
 		"--controller-manager-arg=--concurrent-job-syncs=50",

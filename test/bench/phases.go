@@ -33,13 +33,11 @@ type bench struct {
 	cluster  *cluster
 	operator *operator
 
-	rounds []round
+	jobRuns, taskRuns [][]unit // one for each round
+
 	spent  spent
 	sample *v1alpha1.Task // a finished one
 }
-
-// round is what one turn of plain Jobs and one of Tasks has shown.
-type round struct{ jobs, tasks []unit }
 
 // spent is what the operator did for the Tasks of all rounds.
 type spent struct{ writes, reads, events, conflicts, reconciles float64 }
@@ -75,7 +73,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	phases := []phase{{"light", b.lightRun}}
 	for i := range b.profile.rounds {
-		phases = append(phases, phase{fmt.Sprintf("jobs-%d", i+1), b.jobRun}, phase{fmt.Sprintf("tasks-%d", i+1), b.taskRun})
+		round := []phase{{fmt.Sprintf("jobs-%d", i+1), b.jobRun}, {fmt.Sprintf("tasks-%d", i+1), b.taskRun}}
+		if i%2 == 1 {
+			slices.Reverse(round)
+		}
+		phases = append(phases, round...)
 	}
 	phases = append(phases, phase{"life", b.lifeRun})
 	if b.last && b.finished > 0 {
@@ -158,9 +160,9 @@ func (b *bench) jobRun(ctx context.Context, namespace string) error {
 	if len(units) != b.tasks {
 		return fmt.Errorf("the audit log has %d Jobs of %d", len(units), b.tasks)
 	}
-	b.rounds = append(b.rounds, round{jobs: units})
+	b.jobRuns = append(b.jobRuns, units)
 	b.say("%.1f Jobs a second", perSecond(units))
-	return b.cluster.clear(ctx, namespace)
+	return b.roundEnds(ctx, namespace)
 }
 
 // taskRun is the main run.
@@ -185,9 +187,8 @@ func (b *bench) taskRun(ctx context.Context, namespace string) error {
 	if len(units) != b.tasks {
 		return fmt.Errorf("the audit log has %d Tasks of %d", len(units), b.tasks)
 	}
-	r := &b.rounds[len(b.rounds)-1]
-	r.tasks = units
-	b.say("%.1f Tasks a second, %.3f of the Jobs before", perSecond(units), perSecond(units)/perSecond(r.jobs))
+	b.taskRuns = append(b.taskRuns, units)
+	b.say("%.1f Tasks a second", perSecond(units))
 	b.sayRequests(l, b.tasks)
 	events, err := b.countEvents(ctx, namespace)
 	if err != nil {
@@ -198,28 +199,29 @@ func (b *bench) taskRun(ctx context.Context, namespace string) error {
 	b.spent.events += float64(events)
 	b.spent.conflicts += float64(l.conflicts)
 	b.spent.reconciles += after.reconciles - before.reconciles
-	if len(b.rounds) == b.profile.rounds {
-		b.compare()
+	if len(b.taskRuns) == b.profile.rounds {
 		if err := b.idleRun(ctx, namespace); err != nil {
 			return err
 		}
 	}
+	return b.roundEnds(ctx, namespace)
+}
+
+// roundEnds clears up, and draws the figures once all rounds are over.
+func (b *bench) roundEnds(ctx context.Context, namespace string) error {
+	if len(b.jobRuns) == b.profile.rounds && len(b.taskRuns) == b.profile.rounds {
+		b.compare()
+	}
 	return b.cluster.clear(ctx, namespace)
 }
 
-// compare sets the Tasks of all rounds against the plain Jobs. Rates are the medians of the rounds.
+// compare sets the Tasks of all rounds against the plain Jobs.
 func (b *bench) compare() {
-	var jobs, tasks []unit
-	var jobRates, taskRates, ratios []float64
-	for _, r := range b.rounds {
-		jobs, tasks = append(jobs, r.jobs...), append(tasks, r.tasks...)
-		jobRates, taskRates = append(jobRates, perSecond(r.jobs)), append(taskRates, perSecond(r.tasks))
-		ratios = append(ratios, perSecond(r.tasks)/perSecond(r.jobs))
-	}
+	jobs, tasks := slices.Concat(b.jobRuns...), slices.Concat(b.taskRuns...)
 	lag, jobLag := durations(tasks, podEnded, ended), durations(jobs, podEnded, ended)
-	b.figure("jobs_per_second", percentile(jobRates, 50))
-	b.figure("tasks_per_second", percentile(taskRates, 50))
-	b.figure("ratio_tasks_per_second", percentile(ratios, 50))
+	b.figure("jobs_per_second", perSecond(b.jobRuns...))
+	b.figure("tasks_per_second", perSecond(b.taskRuns...))
+	b.figure("ratio_tasks_per_second", perSecond(b.taskRuns...)/perSecond(b.jobRuns...))
 	b.figure("job_lag_p50_seconds", percentile(jobLag, 50))
 	b.figure("job_lag_p99_seconds", percentile(jobLag, 99))
 	b.figure("task_lag_p50_seconds", percentile(lag, 50))

@@ -1,0 +1,118 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// liveReader holds one Task as the API server has it, and counts how often it is asked.
+type liveReader struct {
+	client.Reader
+	gets, lists int
+	fails       error
+}
+
+func newLiveReader(t *testing.T, stored ...client.Object) *liveReader {
+	t.Helper()
+	l := &liveReader{}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	l.Reader = fake.NewClientBuilder().WithScheme(scheme).WithObjects(stored...).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			l.gets++
+			if l.fails != nil {
+				return l.fails
+			}
+			return c.Get(ctx, key, obj, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			l.lists++
+			if l.fails != nil {
+				return l.fails
+			}
+			if err := c.List(ctx, list, opts...); err != nil {
+				return err
+			}
+			list.SetResourceVersion(strconv.Itoa(leaderSince)) // the fake has none for lists
+			return nil
+		},
+	}).Build()
+	return l
+}
+
+const leaderSince = 100
+
+// TestC04MayCreateGuard: a copy that could hide what another leader has written is compared with what is stored.
+func TestC04MayCreateGuard(t *testing.T) {
+	version := func(s *scene, v int) *v1alpha1.Task {
+		task := s.Task.DeepCopy()
+		task.ResourceVersion = strconv.Itoa(v)
+		return task
+	}
+	remade := version(retrying(), 7)
+	remade.UID = "another"
+	cases := map[string]struct {
+		cached, stored *v1alpha1.Task
+		asks           bool
+		stale          bool
+	}{
+		"new under this leader":            {cached: version(fresh(), leaderSince+1), asks: false},
+		"as old as this leader":            {cached: version(fresh(), leaderSince), stored: version(fresh(), leaderSince), asks: true},
+		"older than this leader, the same": {cached: version(fresh(), 7), stored: version(fresh(), 7), asks: true},
+		"older than this leader, run since": {
+			cached: version(fresh(), 7), stored: version(ended(lifecycle.Succeed), 90), asks: true, stale: true,
+		},
+		"it has a history": {cached: version(retrying(), leaderSince+5), stored: version(retrying(), leaderSince+5), asks: true},
+		"it has a history, cancelled since": {
+			cached: version(retrying(), leaderSince+5), stored: version(retrying(cancel), leaderSince+6), asks: true, stale: true,
+		},
+		"made anew": {cached: version(retrying(), 7), stored: remade, asks: true, stale: true},
+		"gone":      {cached: version(retrying(), 7), asks: true, stale: true},
+	}
+	for name, tc := range cases {
+		var stored []client.Object
+		if tc.stored != nil {
+			stored = append(stored, tc.stored)
+		}
+		live := newLiveReader(t, stored...)
+		r := &Reconciler{Live: live}
+		if err := r.mayCreate(t.Context(), tc.cached); errors.Is(err, errStale) != tc.stale || err != nil && !tc.stale {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := live.gets > 0; got != tc.asks {
+			t.Errorf("%s: asked for the Task is %v", name, got)
+		}
+	}
+}
+
+func TestLeadershipIsAskedForOnce(t *testing.T) {
+	live := newLiveReader(t)
+	live.fails = errors.New("no answer")
+	r := &Reconciler{Live: live}
+	task := fresh().Task.DeepCopy()
+	task.ResourceVersion = strconv.Itoa(leaderSince + 1)
+	if err := r.mayCreate(t.Context(), task); !errors.Is(err, live.fails) {
+		t.Errorf("without an answer: %v", err)
+	}
+	live.fails = nil
+	for range 3 {
+		if err := r.mayCreate(t.Context(), task); err != nil {
+			t.Error(err)
+		}
+	}
+	if live.lists != 2 || live.gets != 0 {
+		t.Errorf("asked %d times for the version, %d times for the Task", live.lists, live.gets)
+	}
+}
