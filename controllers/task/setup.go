@@ -37,9 +37,9 @@ const indexTaskUID = "taskUID"
 // indexRegarding finds Events by the UID of the object that they are about.
 const indexRegarding = "regardingUID"
 
-// DefaultConcurrency is how many Tasks are reconciled at once. More of them make a busy API server slower for all, and see what
-// has happened in more and smaller steps: 50 were measured at three quarters of the rate of 5 (make bench, tuned).
-const DefaultConcurrency = 5
+// DefaultConcurrency is how many Tasks are reconciled at once. Fewer make less of a busy API server; more see what has happened in
+// more and smaller steps, and so write more (ADR 7 has the figures).
+const DefaultConcurrency = 10
 
 // firstRetry and lastRetry bound the wait after a pass that failed. A deadline may fall into it, so the last one is short.
 const (
