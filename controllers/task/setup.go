@@ -56,6 +56,8 @@ type Options struct {
 	Concurrency int
 	// Clock is the source of the current time. Default: the machine's.
 	Clock clock.PassiveClock
+	// Wrap puts another reconciler around this one, for tests. Default: none.
+	Wrap func(reconcile.Reconciler) reconcile.Reconciler
 	// SkipNameValidation allows several controllers in one process, for tests.
 	SkipNameValidation bool
 }
@@ -132,6 +134,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 	if o.Concurrency <= 0 {
 		o.Concurrency = DefaultConcurrency
 	}
+	var pass reconcile.Reconciler = r
+	if o.Wrap != nil {
+		pass = o.Wrap(r)
+	}
 	r.witness = newWitness()
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
@@ -148,7 +154,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 			SkipNameValidation:      ptr.To(o.SkipNameValidation),
 		}).
-		Complete(r)
+		Complete(pass)
 }
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {

@@ -23,8 +23,8 @@ func newEnv(t *testing.T, opts ...testenv.Option) *testenv.Env {
 	}, opts...)...)
 }
 
-func setup(ctx context.Context, mgr ctrl.Manager, env *testenv.Env) error {
-	return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{Clock: env.Clock, SkipNameValidation: true})
+func setup(ctx context.Context, mgr ctrl.Manager, env *testenv.Env, wrap testenv.Wrap) error {
+	return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{Clock: env.Clock, Wrap: wrap, SkipNameValidation: true})
 }
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -77,9 +77,9 @@ func TestCheckerSeesABadOperator(t *testing.T) {
 // TestCheckerSeesATaskThatNothingMoves has an operator that looks at a Task and lets it lie.
 func TestCheckerSeesATaskThatNothingMoves(t *testing.T) {
 	t.Parallel()
-	env := testenv.New(t, testenv.WithController(func(_ context.Context, mgr ctrl.Manager, _ *testenv.Env) error {
-		return ctrl.NewControllerManagedBy(mgr).Named("idle").For(&v1alpha1.Task{}).Complete(
-			reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, nil }))
+	env := testenv.New(t, testenv.WithController(func(_ context.Context, mgr ctrl.Manager, _ *testenv.Env, wrap testenv.Wrap) error {
+		return ctrl.NewControllerManagedBy(mgr).Named("idle").For(&v1alpha1.Task{}).Complete(wrap(
+			reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, nil })))
 	}))
 	task := env.Create(builders.Task("forgotten").Obj())
 	found := env.Violations()

@@ -46,7 +46,7 @@ func (e *Env) StartController() {
 	one.cancel = cancel
 	mgr, err := ctrl.NewManager(cfg, e.managerOptions())
 	if err == nil {
-		err = e.options.setup(ctx, &listened{mgr, one.wakes}, e)
+		err = e.options.setup(ctx, mgr, e, one.wakes.around)
 	}
 	if err != nil {
 		cancel()

@@ -15,6 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/test/audit"
@@ -169,8 +170,12 @@ type options struct {
 	budget  invariants.Budget
 }
 
-// SetupFunc registers the operator's controllers with a manager. It is called for each start.
-type SetupFunc func(ctx context.Context, mgr ctrl.Manager, env *Env) error
+// SetupFunc registers the operator's controllers with a manager. It is called for each start. The reconciler of Tasks must be
+// wrapped, so that the checker knows when it will look at a Task by itself.
+type SetupFunc func(ctx context.Context, mgr ctrl.Manager, env *Env, wrap Wrap) error
+
+// Wrap puts a reconciler around another.
+type Wrap = func(reconcile.Reconciler) reconcile.Reconciler
 
 // WithController says what the operator is. Without it there is none, the test is about the API server alone, and no
 // invariants are checked when it ends.

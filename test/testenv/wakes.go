@@ -3,16 +3,11 @@ package testenv
 import (
 	"context"
 	"errors"
-	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -67,23 +62,8 @@ func (w *wakes) of(t *v1alpha1.Task) (time.Time, error) {
 	return next.at, nil
 }
 
-// listened is a manager that puts wakes between a controller and its reconciler.
-type listened struct {
-	ctrl.Manager
-	wakes *wakes
-}
-
-// Add implements manager.Manager. The builder of a controller takes no reconciler but the operator's own; what it has built
-// has a field for it.
-func (m *listened) Add(r manager.Runnable) error {
-	if c, ok := r.(controller.Controller); ok {
-		field := reflect.Indirect(reflect.ValueOf(c)).FieldByName("Do")
-		own, ok := field.Interface().(reconcile.Reconciler)
-		if !ok || m.wakes.pass != nil {
-			return fmt.Errorf("testenv: %T is not the one controller of Tasks", r)
-		}
-		m.wakes.pass = own
-		field.Set(reflect.ValueOf(m.wakes))
-	}
-	return m.Manager.Add(r)
+// around stands between a controller and its reconciler.
+func (w *wakes) around(pass reconcile.Reconciler) reconcile.Reconciler {
+	w.pass = pass
+	return w
 }
