@@ -106,8 +106,15 @@ const (
 	ReasonPodCreateFailed = "PodCreateFailed"
 )
 
-// ReasonStopFailed is the reason of an Event: an order to stop a worker failed, and is given again.
-const ReasonStopFailed = "StopFailed"
+// Reasons of Events that are no reason of a state.
+const (
+	// ReasonStopFailed: an order to stop a worker failed, and is given again.
+	ReasonStopFailed = "StopFailed"
+	// ReasonRetryRequested: somebody asked for another attempt, and it follows. Also the reason in the history.
+	ReasonRetryRequested = "RetryRequested"
+	// ReasonRetryRefused: somebody asked for another attempt, and none follows.
+	ReasonRetryRefused = "RetryRefused"
+)
 
 // Reasons of condition DeadLettered: why a failed Task is not tried again.
 const (

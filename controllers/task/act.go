@@ -47,7 +47,7 @@ func (r *Reconciler) apply(ctx context.Context, s Snapshot, plan *Plan) error {
 	}
 	for _, stop := range plan.Stop {
 		if err := r.stop(ctx, s.Task.Namespace, stop); err != nil {
-			r.Recorder.Eventf(plan.Task, nil, corev1.EventTypeWarning, v1alpha1.ReasonStopFailed, "stop", "%s", lifecycle.Truncate(err.Error()))
+			r.tell(plan.Task, corev1.EventTypeWarning, v1alpha1.ReasonStopFailed, "stop", err.Error())
 			return err
 		}
 	}

@@ -35,7 +35,9 @@ func TestRefusedStopBecomesADeletion(t *testing.T) {
 		deleted := false
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "pod-1", UID: "uid-1"}}
 		r := &Reconciler{Client: fake.NewClientBuilder().WithObjects(pod).WithInterceptorFuncs(interceptor.Funcs{
-			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error { return tc.answer },
+			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				return tc.answer
+			},
 			Delete: func(_ context.Context, _ client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
 				o := (&client.DeleteOptions{}).ApplyOptions(opts)
 				deleted = obj.GetName() == pod.Name && o.Preconditions != nil && *o.Preconditions.UID == pod.UID

@@ -48,20 +48,37 @@ func (r *Reconciler) announce(before, after *v1alpha1.Task) {
 		if m.Event == string(lifecycle.Start) && i < len(moves)-1 {
 			continue
 		}
-		kind := corev1.EventTypeNormal
-		if m.Event == string(lifecycle.Fail) || m.Event == string(lifecycle.Timeout) {
-			kind = corev1.EventTypeWarning
-		}
 		note := fmt.Sprintf("%s to %s, attempt %d", m.From, m.To, m.Attempt)
 		if m.To == after.Status.State && after.Status.Message != "" {
 			note += ": " + after.Status.Message
 		}
-		r.Recorder.Eventf(after, nil, kind, m.Reason, strings.ToLower(m.Event), "%s", lifecycle.Truncate(note))
+		kind := corev1.EventTypeNormal
+		if (m.Event == string(lifecycle.Fail) || m.Event == string(lifecycle.Timeout)) && !asked(m.Reason) {
+			kind = corev1.EventTypeWarning
+		}
+		r.tell(after, kind, m.Reason, strings.ToLower(m.Event), note)
+	}
+	if h := after.Status.LastHandledRetry; h != nil && h.Outcome == v1alpha1.RetryRefused && !equality.Semantic.DeepEqual(h, before.Status.LastHandledRetry) {
+		r.tell(after, corev1.EventTypeWarning, v1alpha1.ReasonRetryRefused, "retry", h.Message)
 	}
 	if len(moves) == 0 && after.Status.State == v1alpha1.StatePending && after.Status.Reason != before.Status.Reason &&
 		after.Status.Reason != v1alpha1.ReasonWaitingForWorker {
-		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, after.Status.Reason, "wait", "%s", lifecycle.Truncate(after.Status.Message))
+		kind := corev1.EventTypeWarning
+		if asked(after.Status.Reason) {
+			kind = corev1.EventTypeNormal
+		}
+		r.tell(after, kind, after.Status.Reason, "wait", after.Status.Message)
 	}
+}
+
+// asked tells of a reason that it is what the user wanted: nothing to be warned of.
+func asked(reason string) bool {
+	return reason == v1alpha1.ReasonCancelled || reason == v1alpha1.ReasonSuspended
+}
+
+// tell writes a Kubernetes Event.
+func (r *Reconciler) tell(t *v1alpha1.Task, kind, reason, action, note string) {
+	r.Recorder.Eventf(t, nil, kind, reason, action, "%s", lifecycle.Truncate(note))
 }
 
 // newTransitions are the entries of the history that the write has added.

@@ -94,9 +94,14 @@ func (d *decision) end(e lifecycle.Ending, f lifecycle.Facts) {
 	d.plan.Verdict = verdict
 	removeCondition(d.task, v1alpha1.ConditionTerminating)
 	if verdict.Why == v1alpha1.ReasonRetryLimitReached {
-		// The limit is used up, so what was charged is all that may run.
-		runs := d.task.Status.Charged
-		d.task.Status.Message = lifecycle.Truncate(fmt.Sprintf("Attempt %d of %d: %s", runs, runs, d.task.Status.Message))
+		// The limit is used up, so what was charged is all that may run; attempts that were not charged, or that ran before a
+		// retry by hand, have numbers too.
+		number, charged := d.task.Status.Attempt, d.task.Status.Charged
+		count := fmt.Sprintf("Attempt %d of %d", number, charged)
+		if number != charged {
+			count = fmt.Sprintf("Attempt %d, %d of %d charged", number, charged, charged)
+		}
+		d.task.Status.Message = lifecycle.Truncate(count + ": " + d.task.Status.Message)
 	}
 	// What follows (a retention, a TTL, a retry) is the next pass's to see.
 	d.again()

@@ -210,9 +210,12 @@ func (d *decision) overallDeadlineEnding() lifecycle.Ending {
 	if d.task.Status.RunStartTime != nil {
 		from = d.task.Status.RunStartTime.Time
 	}
-	return lifecycle.Ending{
-		Event: lifecycle.Timeout, Reason: v1alpha1.ReasonOverallDeadlineExceeded,
-		Message: fmt.Sprintf("overallDeadlineSeconds %d passed: %s since %s", *d.task.Spec.OverallDeadlineSeconds,
-			d.now.Sub(from).Round(time.Second), from.UTC().Format(time.RFC3339)),
+	message := fmt.Sprintf("overallDeadlineSeconds %d passed: %s since %s", *d.task.Spec.OverallDeadlineSeconds,
+		d.now.Sub(from).Round(time.Second), from.UTC().Format(time.RFC3339))
+	switch status := &d.task.Status; status.Reason {
+	case v1alpha1.ReasonAccepted, v1alpha1.ReasonWaitingForWorker, v1alpha1.ReasonWorkerRunning:
+	default: // what it waited for, or why the last attempt ended
+		message += "; " + status.Reason + ": " + status.Message
 	}
+	return lifecycle.Ending{Event: lifecycle.Timeout, Reason: v1alpha1.ReasonOverallDeadlineExceeded, Message: message}
 }

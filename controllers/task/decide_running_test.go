@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
 )
 
 func TestWorkersWord(t *testing.T) {
@@ -153,6 +154,37 @@ func TestC28LimitIsReached(t *testing.T) {
 	s.Task = plan.Task
 	if c := findCondition(decide(s.Snapshot).Task, v1alpha1.ConditionDeadLettered); c == nil || c.Reason != v1alpha1.ReasonRetryLimitReached {
 		t.Errorf("condition DeadLettered is %v in the next pass", c)
+	}
+}
+
+// TestLimitIsReachedAfterOtherAttempts: numbers go on over attempts that the limit does not pay for.
+func TestLimitIsReachedAfterOtherAttempts(t *testing.T) {
+	s := ended(lifecycle.Fail, askRetry("1"))
+	s.Task = decide(s.Snapshot).Task
+	s.Task.Status.Worker.JobUID = jobUID(2)
+	s = s.runs(2, exits(7, after(20)), over)
+	if got, want := decide(s.Snapshot).Task.Status.Message, "Attempt 2, 1 of 1 charged: "; !strings.HasPrefix(got, want) {
+		t.Errorf("message %q, want it to begin with %q", got, want)
+	}
+}
+
+// TestOverallDeadlineNamesWhatItCut: the deadline alone does not say what to mend.
+func TestOverallDeadlineNamesWhatItCut(t *testing.T) {
+	for name, tc := range map[string]struct {
+		scene *scene
+		want  string
+	}{
+		"a wait":           {uncreated(overall(60)), "; CreatePending: etcdserver: leader changed"},
+		"a backoff":        {retrying(overall(60)), "; NonZeroExitCode: "},
+		"a worker at work": {processing(overall(60)).runs(1), ""},
+	} {
+		st := decide(tc.scene.at(after(61)).Snapshot).Task.Status
+		if st.Reason != v1alpha1.ReasonOverallDeadlineExceeded {
+			t.Errorf("%s: reason %s", name, st.Reason)
+		}
+		if named := strings.Contains(st.Message, "; "); named != (tc.want != "") || !strings.Contains(st.Message, tc.want) {
+			t.Errorf("%s: message %q, want %q in it", name, st.Message, tc.want)
+		}
 	}
 }
 

@@ -63,6 +63,8 @@ func podCreateReason(text string) string {
 	switch {
 	case strings.Contains(text, "exceeded quota"):
 		return v1alpha1.ReasonQuotaExceeded
+	case strings.Contains(text, "error looking up service account"):
+		return v1alpha1.ReasonConfigError
 	case strings.Contains(text, "is forbidden"):
 		return v1alpha1.ReasonAdmissionDenied
 	}

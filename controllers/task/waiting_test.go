@@ -42,6 +42,7 @@ func waysToBeStuck() map[string]stuck {
 		}, v1alpha1.ReasonUnschedulable, "0/3 nodes"},
 		"quota":   {noPod("pods \"demo-1-x\" is forbidden: exceeded quota: q, used: pods=4"), v1alpha1.ReasonQuotaExceeded, "quota: q"},
 		"policy":  {noPod("pods \"demo-1-x\" is forbidden: violates PodSecurity"), v1alpha1.ReasonAdmissionDenied, "PodSecurity"},
+		"account": {noPod("pods \"demo-1-x\" is forbidden: error looking up service account demo/gone"), v1alpha1.ReasonConfigError, "gone"},
 		"webhook": {noPod("Internal error occurred: failed calling webhook"), v1alpha1.ReasonPodCreateFailed, "webhook"},
 		"no pod":  {func() *scene { return pending().job(1) }, v1alpha1.ReasonWaitingForWorker, ""},
 		"job": {func() *scene {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -148,24 +149,25 @@ func describe(err error, argv []string) error {
 }
 
 func (c *cluster) nextSteps() {
-	kubectl := c.kubectl
+	fmt.Println("\nTo look around:")
 	if c.kind == "local" {
-		fmt.Printf("\nTo look around:\n  export KUBECONFIG=%s\n", c.kubeconfig)
-	} else {
-		fmt.Println("\nTo look around:")
+		fmt.Printf("  export KUBECONFIG=%s PATH=%s:$PATH\n", c.kubeconfig, filepath.Dir(c.kubectl))
 	}
 	for _, line := range []string{
 		"get tasks.taskwarden.dev -o wide",
 		"describe tasks.taskwarden.dev retries-used-up",
 		"get tasks.taskwarden.dev succeeds -o yaml",
-		"annotate tasks.taskwarden.dev retries-used-up taskwarden.dev/retry-requested-at=now",
+		`annotate --overwrite tasks.taskwarden.dev retries-used-up taskwarden.dev/retry-requested-at="$(date)"`,
 		"logs job/succeeds-1",
 	} {
-		fmt.Printf("  %s -n %s %s\n", kubectl, demoNamespace, line)
+		fmt.Printf("  kubectl -n %s %s\n", demoNamespace, line)
 	}
 	down := "make demo-down"
-	if c.kind != "local" {
+	switch {
+	case c.kind != "local":
 		down += " CLUSTER=" + c.kind
+	case c.name != "taskwarden": // the Makefile's default
+		down += " LOCAL_CLUSTER=" + c.name
 	}
 	fmt.Println("When you have seen enough:", down)
 }

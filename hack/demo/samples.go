@@ -150,7 +150,7 @@ func waitForEnds(ctx context.Context, api client.Client) ([]v1alpha1.Task, error
 				if err := api.Patch(ctx, t, client.MergeFrom(before)); err != nil {
 					return false, fmt.Errorf("cancel %s: %w", t.Name, err)
 				}
-				say("cancelled Task %s: kubectl patch ... '{\"spec\":{\"cancel\":true}}'", t.Name)
+				say("cancelled: kubectl -n %s patch tasks.taskwarden.dev %s --type merge --patch '{\"spec\":{\"cancel\":true}}'", demoNamespace, t.Name)
 			}
 			all = all && lifecycle.Terminal(t.Status.State)
 		}

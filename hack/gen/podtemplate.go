@@ -33,6 +33,7 @@ func finishPodTemplate(root *schema) error {
 		{[]string{"metadata"}, finishTemplateMetadata},
 		{[]string{"spec"}, finishPodSpec},
 		{[]string{"spec", "activeDeadlineSeconds"}, forbid("use spec.activeDeadlineSeconds of the Task")},
+		{[]string{"spec", "terminationGracePeriodSeconds"}, func(s *schema) error { s.Minimum = ptr.To(0.0); return nil }},
 		{[]string{"spec", "ephemeralContainers"}, forbid("a pod template has no ephemeral containers")},
 		{[]string{"spec", "restartPolicy"}, func(s *schema) error {
 			addRules(s, apiextensionsv1.ValidationRule{

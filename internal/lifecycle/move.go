@@ -44,7 +44,7 @@ func Again(t *v1alpha1.Task, f Facts, now time.Time) error {
 	if t.Status.State != v1alpha1.StateRetrying {
 		return &RefusedError{State: t.Status.State, Event: Retry}
 	}
-	return again(t, f, ActorController, now)
+	return again(t, f, t.Status.Reason, ActorController, now)
 }
 
 // AgainByHand brings a Failed Task to Pending with a new budget and a new overall clock. Attempt numbers go on.
@@ -52,7 +52,7 @@ func AgainByHand(t *v1alpha1.Task, f Facts, now time.Time) error {
 	if t.Status.State != v1alpha1.StateFailed {
 		return &RefusedError{State: t.Status.State, Event: Retry}
 	}
-	if err := again(t, f, ActorUser, now); err != nil {
+	if err := again(t, f, v1alpha1.ReasonRetryRequested, ActorUser, now); err != nil {
 		return err
 	}
 	s := &t.Status
@@ -62,14 +62,14 @@ func AgainByHand(t *v1alpha1.Task, f Facts, now time.Time) error {
 	return nil
 }
 
-func again(t *v1alpha1.Task, f Facts, actor string, now time.Time) error {
+func again(t *v1alpha1.Task, f Facts, reason, actor string, now time.Time) error {
 	s := &t.Status
 	to, err := Next(s.State, Retry, f)
 	if err != nil {
 		return err
 	}
 	s.Attempt++
-	record(t, Retry, to, s.Reason, actor, now)
+	record(t, Retry, to, reason, actor, now)
 	s.Worker = nil
 	s.NextRetryTime = nil
 	s.Result = nil

@@ -114,6 +114,7 @@ func TestC10TemplateThatCannotBecomeAWorker(t *testing.T) {
 		"an init container that restarts all": refused(podSpec("initContainers: [{name: i, image: b, restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [1]}}]}]"),
 			path+"initContainers[0].restartPolicyRules[0].action", "must not be RestartAllContainers"),
 		"init container with a container's name": refused(podSpec("initContainers: [{name: worker, image: busybox}]"), path+"initContainers", "must not have the name of a container"),
+		"a negative grace":                       refused(podSpec("terminationGracePeriodSeconds: -3"), path+"terminationGracePeriodSeconds", "greater than or equal to 0"),
 		"ephemeral containers":                   refused(podSpec("ephemeralContainers: [{name: e, image: b}]"), path+"ephemeralContainers", "must not be set"),
 		"the pod's own deadline":                 refused(podSpec("activeDeadlineSeconds: 10"), path+"activeDeadlineSeconds", "spec.activeDeadlineSeconds of the Task"),
 		"variables of the operator":              refused(container("env: [{name: A, value: b}, {name: TASKWARDEN_ATTEMPT, value: '7'}]"), path+"containers[0].env[1].name", "TASKWARDEN_"),
@@ -191,10 +192,10 @@ func TestC23Timeouts(t *testing.T) {
 	}
 	cases["active as long as overall"] = accepted("activeDeadlineSeconds: 60\noverallDeadlineSeconds: 60")
 	cases["active above overall"] = refused("activeDeadlineSeconds: 7200\noverallDeadlineSeconds: 3600",
-		"spec.activeDeadlineSeconds", "must not exceed overallDeadlineSeconds")
+		"spec.activeDeadlineSeconds", "must not exceed overallDeadlineSeconds (3600), and is 7200")
 	cases["active by default above overall"] = refused("overallDeadlineSeconds: 60", "spec.activeDeadlineSeconds", "1800")
 	cases["max below initial"] = refused("retry: {backoff: {initialSeconds: 20, maxSeconds: 10}}",
-		"spec.retry.backoff.maxSeconds", "must not be below initialSeconds")
+		"spec.retry.backoff.maxSeconds", "must not be below initialSeconds (20), and is 10")
 	cases["max by default below initial"] = refused("retry: {backoff: {initialSeconds: 301}}", "spec.retry.backoff.maxSeconds", "300")
 	cases["max as long as initial"] = accepted("retry: {backoff: {initialSeconds: 10, maxSeconds: 10}}")
 	runSpecCases(t, cases)
