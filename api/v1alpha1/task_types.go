@@ -8,17 +8,15 @@ import (
 )
 
 // TaskSpec is what a user asks for. All fields are immutable once the Task exists, except priority, suspend, cancel and
-// ttlSecondsAfterFinished (the rules for that, one a field, are generated: hack/gen). The structures among them have one owner
-// in server-side apply, as they never change: the API server then need not track their fields one by one.
+// ttlSecondsAfterFinished (the rules for that, one a field, are generated: hack/gen).
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.cancel) || !oldSelf.cancel || (has(self.cancel) && self.cancel)",fieldPath=".cancel",message="cancel cannot be taken back"
 // +kubebuilder:validation:XValidation:rule="!has(self.workerContainer) || self.template.spec.containers.exists(c, c.name == self.workerContainer)",fieldPath=".workerContainer",message="must be the name of a container in template.spec.containers"
-// +kubebuilder:validation:XValidation:rule="!has(self.overallDeadlineSeconds) || !has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds <= self.overallDeadlineSeconds",fieldPath=".activeDeadlineSeconds",message="must not exceed overallDeadlineSeconds; where activeDeadlineSeconds is left out it is 1800",messageExpression="'must not exceed overallDeadlineSeconds (' + string(self.overallDeadlineSeconds) + '), and is ' + string(self.activeDeadlineSeconds) + '; where it is left out it is 1800'"
+// +kubebuilder:validation:XValidation:rule="!has(self.overallDeadlineSeconds) || !has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds <= self.overallDeadlineSeconds",fieldPath=".activeDeadlineSeconds",message="must not exceed overallDeadlineSeconds; where activeDeadlineSeconds is left out it is 1800"
 type TaskSpec struct {
 	// template is the pod template of the worker. Its restartPolicy is Never (the default here; any other value is
 	// refused): an exit must be an end. The worker container is the first one, or the one that workerContainer names.
 	// +required
-	// +structType=atomic
 	Template corev1.PodTemplateSpec `json:"template,omitempty,omitzero"`
 
 	// workerContainer names the container of the template whose exit ends an attempt. Default: the first container.
@@ -81,7 +79,6 @@ type TaskSpec struct {
 
 	// retry says what follows an attempt that did not succeed.
 	// +optional
-	// +structType=atomic
 	// +kubebuilder:default={}
 	Retry *RetryPolicy `json:"retry,omitempty"`
 
@@ -180,7 +177,7 @@ const (
 // Backoff is an exponential wait: initialSeconds * factor^(n-1) before the retry after the n-th charged failure, at most
 // maxSeconds, plus or minus up to jitterPercent of it.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.initialSeconds) || !has(self.maxSeconds) || self.initialSeconds <= self.maxSeconds",fieldPath=".maxSeconds",message="must not be below initialSeconds; where maxSeconds is left out it is 300",messageExpression="'must not be below initialSeconds (' + string(self.initialSeconds) + '), and is ' + string(self.maxSeconds) + '; where it is left out it is 300'"
+// +kubebuilder:validation:XValidation:rule="!has(self.initialSeconds) || !has(self.maxSeconds) || self.initialSeconds <= self.maxSeconds",fieldPath=".maxSeconds",message="must not be below initialSeconds; where maxSeconds is left out it is 300"
 type Backoff struct {
 	// initialSeconds is the wait before the first retry. In seconds, 1 to 86400. Default 10.
 	// +optional

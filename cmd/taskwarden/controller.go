@@ -91,7 +91,8 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{Concurrency: o.concurrency}); err != nil {
+	options := task.Options{Concurrency: o.concurrency, ReadsOwnWrites: task.ReadsOwnWrites(len(o.namespaces))}
+	if err := (&task.Reconciler{}).SetupWithManager(ctx, mgr, options); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {

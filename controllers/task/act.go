@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,7 +116,7 @@ func createFailed(now time.Time, plan *Plan, err error) {
 	reason := v1alpha1.ReasonCreatePending
 	var stranger *strangerError
 	switch {
-	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+	case invalidField(err):
 		// Where this pass has moved the Task already, the next one meets the same refusal and ends it.
 		t.Status.Reason, t.Status.Message = v1alpha1.ReasonInvalidTemplate, lifecycle.Truncate(err.Error())
 		d := decision{plan: plan, task: t, now: now}
@@ -123,8 +124,9 @@ func createFailed(now time.Time, plan *Plan, err error) {
 		return
 	case errors.As(err, &stranger):
 		reason = v1alpha1.ReasonNameConflict
-	case apierrors.IsForbidden(err):
-		// The API server gives no cause for a full quota but its text.
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+		// Webhooks that name no code are answered for with 400, policies that name no reason with 422. The API server gives no
+		// cause for a full quota but its text.
 		reason = v1alpha1.ReasonAdmissionDenied
 		if strings.Contains(err.Error(), "exceeded quota") {
 			reason = v1alpha1.ReasonQuotaExceeded
@@ -139,6 +141,16 @@ func createFailed(now time.Time, plan *Plan, err error) {
 		next = later(next, now.Add(time.Duration(s)*time.Second))
 	}
 	plan.WakeAt = lifecycle.Earliest(plan.WakeAt, next, lifecycle.StartDeadline(t))
+}
+
+// invalidField tells of a refusal that it names a field of the Job, as only the API server's own validation does: that refusal is
+// for good, a policy's may change.
+func invalidField(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field != "" })
 }
 
 // nextTry spaces tries of a creation: after the first wait, then each time half as old again, at most every 30 seconds.

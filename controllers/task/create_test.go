@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
@@ -62,8 +63,9 @@ func TestC09C10CreateFailed(t *testing.T) {
 		state  v1alpha1.State
 		reason string
 	}{
-		"invalid":      {apierrors.NewInvalid(kind, "demo-1", nil), failedState, v1alpha1.ReasonInvalidTemplate},
-		"bad request":  {apierrors.NewBadRequest("unknown field"), failedState, v1alpha1.ReasonInvalidTemplate},
+		"invalid":      {invalidJob("demo-1"), failedState, v1alpha1.ReasonInvalidTemplate},
+		"policy's 422": {apierrors.NewInvalid(kind, "demo-1", field.ErrorList{{Type: field.ErrorTypeForbidden, Detail: "denied"}}), pendingState, v1alpha1.ReasonAdmissionDenied},
+		"webhook":      {apierrors.NewBadRequest("admission webhook denied the request"), pendingState, v1alpha1.ReasonAdmissionDenied},
 		"policy":       {apierrors.NewForbidden(jobs, "demo-1", errors.New("denied by policy")), pendingState, v1alpha1.ReasonAdmissionDenied},
 		"quota":        {apierrors.NewForbidden(jobs, "demo-1", errors.New("exceeded quota: count")), pendingState, v1alpha1.ReasonQuotaExceeded},
 		"stranger":     {&strangerError{name: "demo-1"}, pendingState, v1alpha1.ReasonNameConflict},
@@ -100,6 +102,13 @@ func TestC09C10CreateFailed(t *testing.T) {
 	}
 }
 
+// invalidJob is what the API server's own validation answers.
+func invalidJob(name string) error {
+	return apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, name, field.ErrorList{
+		field.NotFound(field.NewPath("spec", "template", "spec", "containers").Index(0).Child("volumeMounts"), "nowhere"),
+	})
+}
+
 func firstWords(err error) string {
 	text := err.Error()
 	return text[:min(len(text), 30)]
@@ -134,7 +143,7 @@ func TestC18CreateTextIsStable(t *testing.T) {
 // TestC10RefusedInTheFirstPass: the pass that accepts a Task stores that; the next one meets the refusal again and ends it.
 func TestC10RefusedInTheFirstPass(t *testing.T) {
 	s := retrying().at(after(30))
-	refusal := apierrors.NewInvalid(schema.GroupKind{Kind: "Job"}, "demo-2", nil)
+	refusal := invalidJob("demo-2")
 	for _, want := range []v1alpha1.State{pendingState, failedState} {
 		plan := decide(s.Snapshot)
 		createFailed(s.Now, &plan, refusal)

@@ -29,7 +29,8 @@ func decide(s Snapshot) Plan {
 	plan := Plan{Task: s.Task.DeepCopy()}
 	d := &decision{Snapshot: s, plan: &plan, task: plan.Task, now: s.Now}
 	if s.Task.DeletionTimestamp != nil {
-		return plan // the garbage collector takes Jobs and pods along
+		d.stopAll()
+		return plan
 	}
 	status := &d.task.Status
 	if !lifecycle.Accepted(d.task) {
@@ -57,6 +58,16 @@ func decide(s Snapshot) Plan {
 		d.again()
 	}
 	return plan
+}
+
+// stopAll ends what a Task leaves that is being deleted and that somebody's finalizer still holds: the garbage collector takes
+// Jobs and pods along only when the Task has gone. Nothing is recorded any more.
+func (d *decision) stopAll() {
+	for _, w := range d.Workers {
+		if w.Job != nil && !w.Job.Deleting {
+			d.plan.Stop = append(d.plan.Stop, Stop{ObjectKey: ObjectKey{Name: w.Job.Name, UID: w.Job.UID}, By: StopByDeletingJob})
+		}
+	}
 }
 
 // hasWorker tells whether an attempt is open: its Job has been created, or may have been.

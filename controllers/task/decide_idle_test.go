@@ -58,6 +58,11 @@ func TestFirstAttempt(t *testing.T) {
 			}),
 			want: outcome{State: pendingState, Reason: "Accepted", Wake: "none"},
 		},
+		"deleting, with a worker": {
+			reason: "while a finalizer of somebody else holds the Task its worker does not run on",
+			scene:  processing(goes).runs(1),
+			want:   outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Stop: []string{"job-1 by deletion of the Job"}, Wake: "none"},
+		},
 		"input too large": {
 			reason: "an input over the limit fails the Task for good, in the first pass",
 			scene:  fresh(tooMuchInput),

@@ -243,7 +243,8 @@ func (d *decision) startTimeoutPassed(w *Worker) *ending {
 		}
 	}
 	switch reason {
-	case v1alpha1.ReasonWaitingForWorker, v1alpha1.ReasonContainerWaiting, v1alpha1.ReasonCreatePending, v1alpha1.ReasonNameConflict:
+	case v1alpha1.ReasonWaitingForWorker, v1alpha1.ReasonContainerWaiting, v1alpha1.ReasonCreatePending, v1alpha1.ReasonNameConflict,
+		v1alpha1.ReasonWaitingForPodTermination:
 		reason = v1alpha1.ReasonStartTimeout
 	}
 	return &ending{Ending: lifecycle.Ending{

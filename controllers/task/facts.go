@@ -49,7 +49,8 @@ func factsOfJob(job *batchv1.Job) *JobFacts {
 // containerCreating is what the kubelet says while it prepares a container: pulling, mounting.
 const containerCreating = "ContainerCreating"
 
-// factsOfPod reads a pod whose worker container has the given name; without a name it is the first one.
+// factsOfPod reads a pod whose worker container has the given name; without a name, where the Task is not known, it is the first
+// one.
 func factsOfPod(pod *corev1.Pod, workerContainer string) PodFacts {
 	f := PodFacts{
 		Name: pod.Name, UID: pod.UID, NodeName: pod.Spec.NodeName, CreateTime: pod.CreationTimestamp.Time,

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -63,10 +65,14 @@ func TestC04MayCreateGuard(t *testing.T) {
 	}
 	remade := version(retrying(), 7)
 	remade.UID = "another"
+	odd := fresh().Task.DeepCopy()
+	odd.ResourceVersion = "x1"
 	cases := map[string]struct {
 		cached, stored *v1alpha1.Task
 		asks           bool
 		stale          bool
+		age            time.Duration
+		noReads        bool // of own writes
 	}{
 		"new under this leader":            {cached: version(fresh(), leaderSince+1), asks: false},
 		"as old as this leader":            {cached: version(fresh(), leaderSince), stored: version(fresh(), leaderSince), asks: true},
@@ -78,8 +84,13 @@ func TestC04MayCreateGuard(t *testing.T) {
 		"it has a history, cancelled since": {
 			cached: version(retrying(), leaderSince+5), stored: version(retrying(cancel), leaderSince+6), asks: true, stale: true,
 		},
-		"made anew": {cached: version(retrying(), 7), stored: remade, asks: true, stale: true},
-		"gone":      {cached: version(retrying(), 7), asks: true, stale: true},
+		"no longer new": {cached: version(fresh(), leaderSince+1), stored: version(fresh(), leaderSince+1), age: newFor, asks: true},
+		"reads do not show own writes, run since": {
+			cached: version(fresh(), leaderSince+1), stored: version(ended(lifecycle.Succeed), leaderSince+9), noReads: true, asks: true, stale: true,
+		},
+		"a version that cannot be compared": {cached: odd, stored: odd, asks: true},
+		"made anew":                         {cached: version(retrying(), 7), stored: remade, asks: true, stale: true},
+		"gone":                              {cached: version(retrying(), 7), asks: true, stale: true},
 	}
 	for name, tc := range cases {
 		var stored []client.Object
@@ -87,7 +98,8 @@ func TestC04MayCreateGuard(t *testing.T) {
 			stored = append(stored, tc.stored)
 		}
 		live := newLiveReader(t, stored...)
-		r := &Reconciler{Live: live}
+		r := newGuard(live, tc.age)
+		r.readsOwnWrites = !tc.noReads
 		if err := r.mayCreate(t.Context(), tc.cached); errors.Is(err, errStale) != tc.stale || err != nil && !tc.stale {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -97,10 +109,15 @@ func TestC04MayCreateGuard(t *testing.T) {
 	}
 }
 
+// newGuard is a reconciler at a moment when Tasks have that age.
+func newGuard(live client.Reader, age time.Duration) *Reconciler {
+	return &Reconciler{Live: live, Clock: clocktesting.NewFakePassiveClock(created.Add(age)), readsOwnWrites: true}
+}
+
 func TestLeadershipIsAskedForOnce(t *testing.T) {
 	live := newLiveReader(t)
 	live.fails = errors.New("no answer")
-	r := &Reconciler{Live: live}
+	r := newGuard(live, 0)
 	task := fresh().Task.DeepCopy()
 	task.ResourceVersion = strconv.Itoa(leaderSince + 1)
 	if err := r.mayCreate(t.Context(), task); !errors.Is(err, live.fails) {

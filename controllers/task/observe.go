@@ -170,7 +170,7 @@ func (b *belongings) workers(t *v1alpha1.Task) []Worker {
 	}
 	for _, pod := range b.pods {
 		w := get(pod.Labels)
-		w.Pods = append(w.Pods, factsOfPod(pod, t.Spec.WorkerContainer))
+		w.Pods = append(w.Pods, factsOfPod(pod, workerContainer(&t.Spec.Template.Spec, t.Spec.WorkerContainer).Name))
 	}
 	workers := make([]Worker, 0, len(byAttempt))
 	for _, w := range byAttempt {

@@ -76,3 +76,21 @@ func orphanOf(name, job string) *corev1.Pod {
 	p.Labels[batchv1.ControllerUidLabel] = job
 	return p
 }
+
+// TestWorkerIsTheTemplatesContainer: a webhook may put a container of its own before those of the template.
+func TestWorkerIsTheTemplatesContainer(t *testing.T) {
+	task := fresh().Task
+	task.Spec.Template.Spec.Containers = []corev1.Container{{Name: "worker"}, {Name: "second"}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "proxy"}, {Name: "worker"}, {Name: "second"}}}}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 7}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "proxy", State: running}, {Name: "worker", State: ended}, {Name: "second", State: running}}
+	b := &belongings{pods: map[types.UID]*corev1.Pod{"pod-1": pod}}
+	if exit := b.workers(task)[0].Pods[0].Exit; exit == nil || exit.Code != 7 {
+		t.Errorf("the worker's exit is %v", exit)
+	}
+	task.Spec.WorkerContainer = "second"
+	if exit := b.workers(task)[0].Pods[0].Exit; exit != nil {
+		t.Errorf("the second container's exit is %v", exit)
+	}
+}

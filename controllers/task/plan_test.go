@@ -164,7 +164,7 @@ func orderViolations(s Snapshot, p Plan) []string {
 		}
 		a := attempt(p.Task, w.Attempt)
 		open := a != nil && a.Outcome == ""
-		if open && !isTrue(p.Task, v1alpha1.ConditionTerminating) {
+		if open && s.Task.DeletionTimestamp == nil && !isTrue(p.Task, v1alpha1.ConditionTerminating) {
 			v = append(v, fmt.Sprintf("order %v before the outcome is fixed", stop))
 		}
 	}

@@ -28,6 +28,8 @@ type Reconciler struct {
 
 	witness    *witness
 	leadership leadership
+	// readsOwnWrites tells that reads from the caches show what this process has written.
+	readsOwnWrites bool
 }
 
 // +kubebuilder:rbac:groups=taskwarden.dev,resources=tasks,verbs=get;list;watch;delete
@@ -40,7 +42,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=list;watch;create;patch
 
 const (
-	// afterConflict is how long a pass that lost a race waits for the caches to show what won.
+	// afterConflict is how long a pass that lost a race twice waits for the caches to show what won.
 	afterConflict = 100 * time.Millisecond
 	// cachePatience is how long a pass waits for the cache to show earlier writes.
 	cachePatience = 5 * time.Second
@@ -48,12 +50,32 @@ const (
 	whileTerminating = 30 * time.Second
 )
 
-// Reconcile is one pass over one Task: observe, decide, act.
+// Reconcile is one pass over one Task: observe, decide, act. A pass that finds its Task outdated is made again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	t, err := r.read(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	result, err := r.pass(ctx, t)
+	if !outdated(err) {
+		return result, err
+	}
+	// The cache is behind, and may stay so: what is stored now decides.
+	logf.FromContext(ctx).V(1).Info("Decided on an old state, deciding again", "cause", err.Error())
+	if err := r.Live.Get(ctx, req.NamespacedName, t); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if result, err = r.pass(ctx, t); outdated(err) {
+		return ctrl.Result{RequeueAfter: afterConflict}, nil
+	}
+	return result, err
+}
+
+// outdated tells of an error that it is no failure: somebody was faster.
+func outdated(err error) bool { return errors.Is(err, errStale) || apierrors.IsConflict(err) }
+
+// pass is one pass over a Task as it was read.
+func (r *Reconciler) pass(ctx context.Context, t *v1alpha1.Task) (ctrl.Result, error) {
 	log := logf.FromContext(ctx).WithValues("attempt", t.Status.Attempt)
 	snapshot, err := r.observe(ctx, t)
 	if err != nil {
@@ -67,11 +89,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	switch err := r.apply(ctx, snapshot, &plan); {
 	case errors.Is(err, errNamespaceTerminating):
 		return ctrl.Result{RequeueAfter: whileTerminating}, nil
-	case errors.Is(err, errStale) || apierrors.IsConflict(err):
-		log.V(1).Info("Decided on an old state, deciding again", "cause", err.Error())
-		return ctrl.Result{RequeueAfter: afterConflict}, nil
 	case apierrors.IsNotFound(err):
-		return ctrl.Result{}, nil // the Task went meanwhile
+		return ctrl.Result{RequeueAfter: afterConflict}, nil // the Task went meanwhile, and the next look ends it
 	case err != nil:
 		return ctrl.Result{}, err
 	}

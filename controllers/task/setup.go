@@ -54,6 +54,9 @@ const endingPriority = 10
 type Options struct {
 	// Concurrency is how many Tasks are reconciled at once. Default DefaultConcurrency.
 	Concurrency int
+	// ReadsOwnWrites says that the manager's client was made by NewClient for one namespace or all. Default: it was not, and
+	// every Task is read live before its Job is made.
+	ReadsOwnWrites bool
 	// Clock is the source of the current time. Default: the machine's.
 	Clock clock.PassiveClock
 	// Wrap puts another reconciler around this one, for tests. Default: none.
@@ -138,6 +141,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 	if o.Wrap != nil {
 		pass = o.Wrap(r)
 	}
+	r.readsOwnWrites = o.ReadsOwnWrites
 	r.witness = newWitness()
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
@@ -294,8 +298,11 @@ func (r *Reconciler) podHandler() handler.EventHandler {
 func NewClient(namespaces int) client.NewClientFunc {
 	return func(cfg *rest.Config, o client.Options) (client.Client, error) {
 		if o.Cache != nil {
-			o.Cache.EnableReadYourWritesConsistency = ptr.To(namespaces <= 1)
+			o.Cache.EnableReadYourWritesConsistency = ptr.To(ReadsOwnWrites(namespaces))
 		}
 		return client.New(cfg, o)
 	}
 }
+
+// ReadsOwnWrites tells whether NewClient's client for so many named namespaces, none for all, shows its own writes.
+func ReadsOwnWrites(namespaces int) bool { return namespaces <= 1 }

@@ -32,12 +32,21 @@ var sticky = map[string]bool{
 	v1alpha1.ReasonStartError:       true,
 }
 
+// podRefused are the reasons that come from the Job controller's Events, for which it is the last word until there is a pod.
+var podRefused = map[string]bool{
+	v1alpha1.ReasonQuotaExceeded:   true,
+	v1alpha1.ReasonAdmissionDenied: true,
+	v1alpha1.ReasonPodCreateFailed: true,
+}
+
 // waitingFor says what the current attempt's worker waits for.
 func waitingFor(s *Snapshot, w *Worker) (reason, message string) {
 	status := &s.Task.Status
 	switch pod := w.Pod(""); {
 	case pod == nil && s.PodCreateError != "":
 		return podCreateReason(s.PodCreateError), s.PodCreateError
+	case pod == nil && podRefused[status.Reason] && status.Worker.JobUID != "":
+		return status.Reason, status.Message // Events do not last
 	case pod == nil:
 		return v1alpha1.ReasonWaitingForWorker, "The worker Job has no pod yet"
 	case pod.Unschedulable != "" && pod.NodeName == "":

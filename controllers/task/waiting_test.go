@@ -88,6 +88,21 @@ func TestC17C18C21WhyItWaits(t *testing.T) {
 	}
 }
 
+// TestC18ReasonOutlivesItsEvent: the Job controller's Event goes after an hour; what it said is still why there is no pod.
+func TestC18ReasonOutlivesItsEvent(t *testing.T) {
+	s := pending().job(1)
+	s.PodCreateError = "pods \"demo-1-a\" is forbidden: exceeded quota: q, used: pods=4"
+	s.Task = decide(s.Snapshot).Task
+	s.PodCreateError = ""
+	if st := decide(s.Snapshot).Task.Status; st.Reason != v1alpha1.ReasonQuotaExceeded {
+		t.Errorf("%s: %s", st.Reason, st.Message)
+	}
+	s = s.pod(1)
+	if st := decide(s.Snapshot).Task.Status; st.Reason != v1alpha1.ReasonWaitingForWorker {
+		t.Errorf("with a pod: %s: %s", st.Reason, st.Message)
+	}
+}
+
 // TestC18TextIsStable: a full quota whose counters change makes no writes.
 func TestC18TextIsStable(t *testing.T) {
 	s := pending().job(1)

@@ -51,9 +51,9 @@ var notRetryable = []string{
 // unchargedByDefault are the causes that are nobody's fault but the cluster's.
 var unchargedByDefault = []string{v1alpha1.ReasonDisrupted, v1alpha1.ReasonWorkerLost}
 
-// ownExits are the causes whose exit code is the worker's own; with all others something else ended it, and the code only tells
+// OwnExits are the causes whose exit code is the worker's own; with all others something else ended it, and the code only tells
 // of the signal.
-var ownExits = []string{v1alpha1.ReasonNonZeroExitCode, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonStartError}
+var OwnExits = []string{v1alpha1.ReasonNonZeroExitCode, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonStartError}
 
 // Judge says what follows an attempt with this reason and exit code, after charged and uncharged attempts of the same run
 // that ended before it.
@@ -84,7 +84,7 @@ func chooseAction(rules []v1alpha1.RetryRule, reason string, exitCode *int32) (v
 		return v1alpha1.ActionRetryUncharged, nil
 	}
 	for _, r := range rules {
-		if exitCode != nil && slices.Contains(ownExits, reason) && slices.Contains(r.ExitCodes, *exitCode) ||
+		if exitCode != nil && slices.Contains(OwnExits, reason) && slices.Contains(r.ExitCodes, *exitCode) ||
 			slices.Contains(r.Reasons, v1alpha1.RetryReason(reason)) {
 			return r.Action, r.Resources
 		}

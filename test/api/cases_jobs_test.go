@@ -17,11 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
-	"github.com/taskwarden/taskwarden/controllers/task"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/test/builders"
 	"github.com/taskwarden/taskwarden/test/invariants"
@@ -246,9 +244,44 @@ func TestC04FinishedStaysFinished(t *testing.T) {
 
 // TestC04StaleCopyLoses shows the operator a Task as it was before its end, when its Job is gone. Its cache may lag behind
 // its own writes, as where it watches several namespaces.
+func TestC04FirstCopyMakesNoSecondJob(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string][]testenv.Option{"all namespaces": nil, "several": manyNamespaces()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := newEnv(t, options...)
+			env.Kubelet.AutoAll(testenv.Behaviour{})
+			env.WaitState(env.Create(builders.Task("before").Obj()), v1alpha1.StateSucceeded)
+			env.Quiet(300 * time.Millisecond)
+			// From the moment of its creation on, the operator hears no more of the Task than that it was created.
+			var thaw func()
+			env.Faults.On("create jobs", testenv.Fault{Times: 1, Before: func(context.Context, testenv.Call) error {
+				thaw = env.Faults.FreezeWatch("tasks")
+				return nil
+			}})
+			task := env.Create(builders.Task("new").Obj())
+			done := env.WaitState(task, v1alpha1.StateSucceeded)
+			for _, job := range env.Jobs(task) {
+				mustDelete(t, env, &job, client.PropagationPolicy(metav1.DeletePropagationBackground))
+				env.WaitGone(&job)
+			}
+			env.Quiet(time.Second)
+			thaw()
+			env.Touch(task)
+			env.Quiet(500 * time.Millisecond)
+			if now := env.Get(task); now.Status.State != v1alpha1.StateSucceeded || !now.Status.CompletionTime.Equal(done.Status.CompletionTime) {
+				t.Errorf("status was\n%+v\nand is\n%+v", done.Status, now.Status)
+			}
+			if n := env.Faults.Calls("create jobs"); n != 2 {
+				t.Errorf("%d Jobs were asked for", n)
+			}
+		})
+	}
+}
+
 func TestC04StaleCopyLoses(t *testing.T) {
 	t.Parallel()
-	env := newEnv(t, testenv.WithManager(func(o *ctrl.Options) { o.NewClient = task.NewClient(2) }))
+	env := newEnv(t, manyNamespaces()...)
 	stale := env.Create(builders.Task("stale").Obj())
 	pod := env.Kubelet.Run(env.Kubelet.WaitPod(stale, 1))
 	env.WaitState(stale, v1alpha1.StateProcessing)

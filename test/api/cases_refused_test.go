@@ -89,14 +89,20 @@ func failsWith(t *testing.T, env *testenv.Env, task *v1alpha1.Task, reason, text
 
 func TestC10PolicyRefusesTheJob(t *testing.T) {
 	t.Parallel()
-	env := newEnv(t, testenv.Stopped())
-	deny(t, env, "batch", "jobs", "no Jobs on Mondays", ptr.To(metav1.StatusReasonForbidden))
-	env.StartController()
-	task := env.Create(builders.Task("denied").Retry(0).StartTimeout(4 * time.Second).Obj())
-	waitsFor(t, env, task, v1alpha1.ReasonAdmissionDenied, "no Jobs on Mondays")
-	failsWith(t, env, task, v1alpha1.ReasonAdmissionDenied, "no Jobs on Mondays")
-	if n := env.Faults.Calls("create jobs"); n > 6 {
-		t.Errorf("%d Jobs were asked for within 4 s", n)
+	// Without a reason a policy answers with 422, as for a field that is wrong.
+	for name, reason := range map[string]*metav1.StatusReason{"Forbidden": ptr.To(metav1.StatusReasonForbidden), "no reason": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := newEnv(t, testenv.Stopped())
+			deny(t, env, "batch", "jobs", "no Jobs on Mondays", reason)
+			env.StartController()
+			task := env.Create(builders.Task("denied").Retry(0).StartTimeout(4 * time.Second).Obj())
+			waitsFor(t, env, task, v1alpha1.ReasonAdmissionDenied, "no Jobs on Mondays")
+			failsWith(t, env, task, v1alpha1.ReasonAdmissionDenied, "no Jobs on Mondays")
+			if n := env.Faults.Calls("create jobs"); n > 6 {
+				t.Errorf("%d Jobs were asked for within 4 s", n)
+			}
+		})
 	}
 }
 

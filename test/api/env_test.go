@@ -24,7 +24,21 @@ func newEnv(t *testing.T, opts ...testenv.Option) *testenv.Env {
 }
 
 func setup(ctx context.Context, mgr ctrl.Manager, env *testenv.Env, wrap testenv.Wrap) error {
-	return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{Clock: env.Clock, Wrap: wrap, SkipNameValidation: true})
+	return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{
+		Clock: env.Clock, Wrap: wrap, ReadsOwnWrites: task.ReadsOwnWrites(1), SkipNameValidation: true,
+	})
+}
+
+// manyNamespaces makes the operator what it is for several named namespaces: its reads may be older than its writes.
+func manyNamespaces() []testenv.Option {
+	return []testenv.Option{
+		testenv.WithManager(func(o *ctrl.Options) { o.NewClient = task.NewClient(2) }),
+		testenv.WithController(func(ctx context.Context, mgr ctrl.Manager, env *testenv.Env, wrap testenv.Wrap) error {
+			return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{
+				Clock: env.Clock, Wrap: wrap, ReadsOwnWrites: task.ReadsOwnWrites(2), SkipNameValidation: true,
+			})
+		}),
+	}
 }
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -215,6 +215,22 @@ func TestC62TwoManagers(t *testing.T) {
 	wantAccepted(t, applyAs(t, env, only("suspend", true), "person"))
 }
 
+// TestC62AppliedByTwo: two tools apply one manifest, which leaves out what has defaults.
+func TestC62AppliedByTwo(t *testing.T) {
+	t.Parallel()
+	env := newBareEnv(t)
+	task := func() *unstructured.Unstructured {
+		task := newObject(t, env.Namespace, plainTemplate+"retry: {limit: 1}\ninput: {value: {a: 1}}")
+		task.SetGenerateName("")
+		task.SetName("shared")
+		return task
+	}
+	mustCreate(t, env, task())
+	wantAccepted(t, applyAs(t, env, task(), "gitops"))
+	wantAccepted(t, applyAs(t, env, task(), "person"))
+	wantAccepted(t, applyAs(t, env, task(), "gitops"))
+}
+
 func applyAs(t *testing.T, env *testenv.Env, task *unstructured.Unstructured, manager string, options ...client.ApplyOption) error {
 	t.Helper()
 	return env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(task),
