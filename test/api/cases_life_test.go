@@ -309,6 +309,39 @@ func TestC65RolesNameEachRight(t *testing.T) {
 	}
 }
 
+// TestC65RightsInOneNamespace: an operator for one namespace needs no right in any other.
+func TestC65RightsInOneNamespace(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t, testenv.Stopped(), testenv.WithUser("operator-of-one-namespace"))
+	content, err := os.ReadFile("../../config/rbac/role.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all rbacv1.ClusterRole
+	if err := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096).Decode(&all); err != nil {
+		t.Fatal(err)
+	}
+	meta := metav1.ObjectMeta{Namespace: env.Namespace, Name: "taskwarden-controller"}
+	mustCreate(t, env, &rbacv1.Role{ObjectMeta: meta, Rules: all.Rules})
+	mustCreate(t, env, &rbacv1.RoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "operator-of-one-namespace"}},
+	})
+	env.StartController()
+	env.Kubelet.Auto(byTask(map[string]testenv.Behaviour{"works": {}, "cancelled": testenv.UntilStopped, "fails": failing("boom")}))
+	asked := env.Faults.Calls("list tasks")
+	cancelled := env.Create(builders.Task("cancelled").Obj())
+	env.WaitState(cancelled, v1alpha1.StateProcessing)
+	env.Cancel(cancelled)
+	env.WaitState(cancelled, v1alpha1.StateCancelled)
+	env.WaitState(env.Create(builders.Task("works").Obj()), v1alpha1.StateSucceeded)
+	failed := env.Create(builders.Task("fails").Retry(0).TTL(0).Obj())
+	env.WaitGone(failed)
+	if n := env.Faults.Calls("list tasks") - asked; n > 1 {
+		t.Errorf("it asked %d times for what it may not have", n)
+	}
+}
+
 // tooWide tells why a rule gives more than an operator of Jobs needs.
 func tooWide(rule rbacv1.PolicyRule) string {
 	for _, names := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs} {

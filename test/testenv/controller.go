@@ -38,6 +38,7 @@ func (e *Env) StartController() {
 	one := &incarnation{done: make(chan struct{}), wakes: &wakes{clock: e.Clock, known: map[reconcile.Request]wakeUp{}}}
 	cfg := rest.CopyConfig(e.Config)
 	cfg.UserAgent = e.userAgent()
+	cfg.Impersonate.UserName = e.options.user
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		one.transport = newTransport(e.Faults, next)
 		return one.transport

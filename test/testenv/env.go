@@ -167,6 +167,7 @@ type options struct {
 	clock   clock.Clock
 	labels  map[string]string
 	stopped bool
+	user    string
 	budget  invariants.Budget
 }
 
@@ -202,6 +203,9 @@ func WithNamespaceLabel(key, value string) Option {
 
 // Stopped leaves the operator to be started by the test.
 func Stopped() Option { return func(o *options) { o.stopped = true } }
+
+// WithUser makes the operator another user than an administrator.
+func WithUser(name string) Option { return func(o *options) { o.user = name } }
 
 // WithBudget gives the writes of the operator another bound (invariant 7).
 func WithBudget(b invariants.Budget) Option { return func(o *options) { o.budget = b } }
