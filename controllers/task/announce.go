@@ -36,44 +36,53 @@ func countRefused(err error) {
 }
 
 // announce tells the world of what has been stored: a metric for each transition, an Event for each that a person would
-// want to read. A start whose end is stored by the same write is no news any more. It is called only after the write has
-// succeeded.
+// want to read. It is called only after the write has succeeded.
 func (r *Reconciler) announce(before, after *v1alpha1.Task) {
 	moves := newTransitions(before, after)
 	for i, m := range moves {
 		transitionsTotal.WithLabelValues(string(m.From), string(m.To), m.Event).Inc()
-		if m.Event == "" || m.Event == string(lifecycle.Retry) && m.Actor == lifecycle.ActorController {
-			continue
-		}
-		if m.Event == string(lifecycle.Start) && i < len(moves)-1 {
-			continue
-		}
-		note := fmt.Sprintf("%s to %s, attempt %d", m.From, m.To, m.Attempt)
-		if m.To == after.Status.State && after.Status.Message != "" {
-			note += ": " + after.Status.Message
-		}
-		kind := corev1.EventTypeNormal
-		if (m.Event == string(lifecycle.Fail) || m.Event == string(lifecycle.Timeout)) && !asked(m.Reason) {
-			kind = corev1.EventTypeWarning
-		}
-		r.tell(after, kind, m.Reason, strings.ToLower(m.Event), note)
+		r.tellMove(after, m, i == len(moves)-1)
 	}
 	if h := after.Status.LastHandledRetry; h != nil && h.Outcome == v1alpha1.RetryRefused && !equality.Semantic.DeepEqual(h, before.Status.LastHandledRetry) {
 		r.tell(after, corev1.EventTypeWarning, v1alpha1.ReasonRetryRefused, "retry", h.Message)
 	}
-	if len(moves) == 0 && after.Status.State == v1alpha1.StatePending && after.Status.Reason != before.Status.Reason &&
-		after.Status.Reason != v1alpha1.ReasonWaitingForWorker {
-		kind := corev1.EventTypeWarning
-		if asked(after.Status.Reason) {
-			kind = corev1.EventTypeNormal
-		}
-		r.tell(after, kind, after.Status.Reason, "wait", after.Status.Message)
+	if reason := after.Status.Reason; len(moves) == 0 && after.Status.State == v1alpha1.StatePending &&
+		reason != before.Status.Reason && reason != v1alpha1.ReasonWaitingForWorker {
+		r.tell(after, warning(reason), reason, "wait", after.Status.Message)
 	}
 }
 
-// asked tells of a reason that it is what the user wanted: nothing to be warned of.
-func asked(reason string) bool {
-	return reason == v1alpha1.ReasonCancelled || reason == v1alpha1.ReasonSuspended
+// tellMove tells of a transition. A start whose end is stored by the same write is no news any more, nor is a retry that was due.
+func (r *Reconciler) tellMove(t *v1alpha1.Task, m v1alpha1.Transition, last bool) {
+	kind := corev1.EventTypeNormal
+	switch lifecycle.Event(m.Event) {
+	case "":
+		return
+	case lifecycle.Retry:
+		if m.Actor == lifecycle.ActorController {
+			return
+		}
+	case lifecycle.Start:
+		if !last {
+			return
+		}
+	case lifecycle.Succeed, lifecycle.Cancel:
+	case lifecycle.Fail, lifecycle.Timeout:
+		kind = warning(m.Reason)
+	}
+	note := fmt.Sprintf("%s to %s, attempt %d", m.From, m.To, m.Attempt)
+	if m.To == t.Status.State && t.Status.Message != "" {
+		note += ": " + t.Status.Message
+	}
+	r.tell(t, kind, m.Reason, strings.ToLower(m.Event), note)
+}
+
+// warning is the type of an Event about something that went wrong, unless the user has asked for it.
+func warning(reason string) string {
+	if reason == v1alpha1.ReasonCancelled || reason == v1alpha1.ReasonSuspended {
+		return corev1.EventTypeNormal
+	}
+	return corev1.EventTypeWarning
 }
 
 // tell writes a Kubernetes Event.

@@ -32,23 +32,12 @@ var sticky = map[string]bool{
 	v1alpha1.ReasonStartError:       true,
 }
 
-// podRefused are the reasons that come from the Job controller's Events, for which it is the last word until there is a pod.
-var podRefused = map[string]bool{
-	v1alpha1.ReasonQuotaExceeded:   true,
-	v1alpha1.ReasonAdmissionDenied: true,
-	v1alpha1.ReasonPodCreateFailed: true,
-}
-
 // waitingFor says what the current attempt's worker waits for.
 func waitingFor(s *Snapshot, w *Worker) (reason, message string) {
 	status := &s.Task.Status
 	switch pod := w.Pod(""); {
-	case pod == nil && s.PodCreateError != "":
-		return podCreateReason(s.PodCreateError), s.PodCreateError
-	case pod == nil && podRefused[status.Reason] && status.Worker.JobUID != "":
-		return status.Reason, status.Message // Events do not last
 	case pod == nil:
-		return v1alpha1.ReasonWaitingForWorker, "The worker Job has no pod yet"
+		return waitingForPod(s)
 	case pod.Unschedulable != "" && pod.NodeName == "":
 		return v1alpha1.ReasonUnschedulable, pod.Unschedulable
 	case kubeletReasons[pod.Waiting.Reason] != "":
@@ -64,6 +53,20 @@ func waitingFor(s *Snapshot, w *Worker) (reason, message string) {
 		return status.Reason, status.Message
 	}
 	return v1alpha1.ReasonWaitingForWorker, "The worker's pod does not run yet"
+}
+
+// waitingForPod says why there is no pod.
+func waitingForPod(s *Snapshot) (reason, message string) {
+	if s.PodCreateError != "" {
+		return podCreateReason(s.PodCreateError), s.PodCreateError
+	}
+	switch status := &s.Task.Status; status.Reason {
+	case v1alpha1.ReasonQuotaExceeded, v1alpha1.ReasonAdmissionDenied, v1alpha1.ReasonConfigError, v1alpha1.ReasonPodCreateFailed:
+		if status.Worker.JobUID != "" {
+			return status.Reason, status.Message // its Event has gone, and is still the last word
+		}
+	}
+	return v1alpha1.ReasonWaitingForWorker, "The worker Job has no pod yet"
 }
 
 // podCreateReason reads the text of a FailedCreate Event. It is the one place where text decides: the API server's refusal
