@@ -27,6 +27,21 @@ func TestWorkersWord(t *testing.T) {
 			scene:  processing().runs(1),
 			want:   outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Wake: "30m10s"},
 		},
+		"runs, the overall deadline comes first": {
+			reason: "no event tells of it",
+			scene:  processing(overall(60)).runs(1),
+			want:   outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Wake: "1m0s"},
+		},
+		"waits, the overall deadline comes first": {
+			reason: "nor before the start",
+			scene:  pending(overall(60)).job(1).pod(1),
+			want:   outcome{State: pendingState, Reason: "WaitingForWorker", Attempt: 1, Wake: "1m0s"},
+		},
+		"waits, its Job is young": {
+			reason: "why it has no pod is asked when it should have one",
+			scene:  pending().at(after(1)).job(1),
+			want:   outcome{State: pendingState, Reason: "WaitingForWorker", Attempt: 1, Wake: "2s"},
+		},
 		"C21 a long wait before the start": {
 			reason: "the active deadline counts from the worker's start, not from the Job's creation",
 			scene: pending(active(60)).at(after(500)).job(1).pod(1, running, func(p *PodFacts) {

@@ -1,16 +1,15 @@
 package task
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -27,15 +26,11 @@ type liveReader struct {
 func newLiveReader(t *testing.T, stored ...client.Object) *liveReader {
 	t.Helper()
 	l := &liveReader{}
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	l.Reader = fake.NewClientBuilder().WithScheme(scheme).WithObjects(stored...).WithInterceptorFuncs(interceptor.Funcs{
+	l.Reader = fakeOf(t).WithObjects(stored...).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 			l.gets++
-			if l.fails != nil {
-				return l.fails
+			if err := cmp.Or(l.fails, ctx.Err()); err != nil {
+				return err
 			}
 			return c.Get(ctx, key, obj, opts...)
 		},

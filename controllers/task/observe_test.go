@@ -1,11 +1,15 @@
 package task
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -92,5 +96,34 @@ func TestWorkerIsTheTemplatesContainer(t *testing.T) {
 	task.Spec.WorkerContainer = "second"
 	if exit := b.workers(task)[0].Pods[0].Exit; exit != nil {
 		t.Errorf("the second container's exit is %v", exit)
+	}
+}
+
+// TestNodeReady: a node that is gone, or that nobody may read, has no word; a pass does not fail for it.
+func TestNodeReady(t *testing.T) {
+	nodes := schema.GroupResource{Resource: "nodes"}
+	is := func(kind corev1.NodeConditionType, status corev1.ConditionStatus) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: kind, Status: status, LastTransitionTime: metav1.NewTime(started)}
+	}
+	for name, tc := range map[string]struct {
+		says  []corev1.NodeCondition
+		fails error
+		ready bool
+		since time.Time
+	}{
+		"ready":                {says: []corev1.NodeCondition{is(corev1.NodeDiskPressure, "True"), is(corev1.NodeReady, "True")}, ready: true, since: started},
+		"not ready":            {says: []corev1.NodeCondition{is(corev1.NodeReady, "False")}, since: started},
+		"not heard of":         {says: []corev1.NodeCondition{is(corev1.NodeReady, "Unknown")}, since: started},
+		"says nothing":         {says: []corev1.NodeCondition{is(corev1.NodeDiskPressure, "True")}},
+		"gone":                 {fails: apierrors.NewNotFound(nodes, testNode)},
+		"forbidden":            {fails: apierrors.NewForbidden(nodes, testNode, errors.New("no role"))},
+		"the API server moans": {fails: overloaded},
+	} {
+		live := newLiveReader(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}, Status: corev1.NodeStatus{Conditions: tc.says}})
+		live.fails = tc.fails
+		ready, since, err := (&Reconciler{Live: live}).nodeReady(t.Context(), testNode)
+		if ready != tc.ready || !since.Equal(tc.since) || (err != nil) != (tc.fails == overloaded) {
+			t.Errorf("%s: ready is %v since %v, error %v", name, ready, since, err)
+		}
 	}
 }

@@ -280,6 +280,7 @@ func TestNothingToTell(t *testing.T) {
 		"cancelled":                       {job(cancel), false},
 		"a request for a retry by hand":   {job(askRetry("x")), false},
 		"told before":                     {accepted().job(1), false},
+		"a Job that is not made yet":      {fresh(), false},
 	} {
 		plan := decide(c.scene.Snapshot)
 		if got := plan.nothingToTell(c.scene.Snapshot); got != c.want {
@@ -287,6 +288,10 @@ func TestNothingToTell(t *testing.T) {
 		}
 		if c.want && (!plan.WakeAt.After(c.scene.Now) || plan.WakeAt.After(plan.TellAt)) {
 			t.Errorf("%s: nothing is told, and the next pass is at %v", name, plan.WakeAt)
+		}
+		setCondition(plan.Task, v1alpha1.ConditionTerminating, metav1.ConditionTrue, v1alpha1.ReasonCancelled, "", c.scene.Now)
+		if plan.nothingToTell(c.scene.Snapshot) {
+			t.Errorf("%s: an outcome that is fixed is not told", name)
 		}
 	}
 }

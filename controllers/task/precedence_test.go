@@ -221,6 +221,11 @@ func TestC19DeadlineByTheClock(t *testing.T) {
 					func(p *PodFacts) { p.Phase, p.Deadline = corev1.PodFailed, after(70) }),
 			want: outcome{State: retryingState, Reason: "ActiveDeadlineExceeded", Attempt: 1, Charged: 1, Wake: "now"},
 		},
+		"cancelled, and it has ended after the overall deadline": {
+			reason: "what the user asked for comes before a deadline that passed as well",
+			scene:  processing(cancel, overall(60)).at(after(70)).runs(1, exits(0, after(65)), over),
+			want:   outcome{State: cancelledState, Reason: "Cancelled", Attempt: 1, Wake: "now"},
+		},
 		"C22 the overall deadline in the middle of an attempt": {
 			reason: "no other attempt follows, whatever the budget",
 			scene:  processing(overall(60), terminating(v1alpha1.ReasonOverallDeadlineExceeded, after(60))).at(after(70)).job(1, jobFailed).pod(1, exits(143, after(65)), over),

@@ -220,8 +220,18 @@ func TestC32BackoffGrowsWithoutJitter(t *testing.T) {
 
 func TestC32JitterSpreads(t *testing.T) {
 	waits := map[time.Duration]bool{}
+	less, more := 0, 0
 	for i := range 100 {
-		waits[lifecycle.BackoffWait(nil, 1, strconv.Itoa(i))] = true
+		wait := lifecycle.BackoffWait(nil, 1, strconv.Itoa(i))
+		waits[wait] = true
+		if wait < lifecycle.DefaultBackoffInitialSeconds*time.Second {
+			less++
+		} else if wait > lifecycle.DefaultBackoffInitialSeconds*time.Second {
+			more++
+		}
+	}
+	if less < 25 || more < 25 {
+		t.Errorf("of 100 Tasks %d come back before the nominal wait is over and %d after it", less, more)
 	}
 	if len(waits) < 50 {
 		t.Errorf("100 Tasks share %d waits: they would all come back at once", len(waits))
