@@ -135,7 +135,7 @@ func TestOrders(t *testing.T) {
 			w := &writes{answers: map[string][]error{strings.Join(strings.Fields(order)[:2], " "): {answer}}}
 			r := w.reconciler(t, after(100), nil)
 			err := r.apply(t.Context(), Snapshot{Task: task, Now: after(100)}, &plan)
-			want, fails := orders, answer == overloaded || answer == changed && i == len(orders)-1 // the Task lives on
+			want, fails := orders, errors.Is(answer, overloaded) || errors.Is(answer, changed) && i == len(orders)-1 // the Task lives on
 			if fails {
 				want = orders[:i+1]
 			}

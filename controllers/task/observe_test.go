@@ -122,7 +122,7 @@ func TestNodeReady(t *testing.T) {
 		live := newLiveReader(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}, Status: corev1.NodeStatus{Conditions: tc.says}})
 		live.fails = tc.fails
 		ready, since, err := (&Reconciler{Live: live}).nodeReady(t.Context(), testNode)
-		if ready != tc.ready || !since.Equal(tc.since) || (err != nil) != (tc.fails == overloaded) {
+		if ready != tc.ready || !since.Equal(tc.since) || (err != nil) != errors.Is(tc.fails, overloaded) {
 			t.Errorf("%s: ready is %v since %v, error %v", name, ready, since, err)
 		}
 	}
