@@ -2,9 +2,11 @@ package task
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -61,8 +63,12 @@ func decide(s Snapshot) Plan {
 }
 
 // stopAll ends what a Task leaves that is being deleted and that somebody's finalizer still holds: the garbage collector takes
-// Jobs and pods along only when the Task has gone. Nothing is recorded any more.
+// Jobs and pods along only when the Task has gone. Nothing is recorded any more. Who deletes with --cascade=orphan wants to keep
+// them.
 func (d *decision) stopAll() {
+	if slices.Contains(d.task.Finalizers, metav1.FinalizerOrphanDependents) {
+		return
+	}
 	for _, w := range d.Workers {
 		if w.Job != nil && !w.Job.Deleting {
 			d.plan.Stop = append(d.plan.Stop, Stop{ObjectKey: ObjectKey{Name: w.Job.Name, UID: w.Job.UID}, By: StopByDeletingJob})

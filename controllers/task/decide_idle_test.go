@@ -63,6 +63,11 @@ func TestFirstAttempt(t *testing.T) {
 			scene:  processing(goes).runs(1),
 			want:   outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Stop: []string{"job-1 by deletion of the Job"}, Wake: "none"},
 		},
+		"deleting, its Job is to stay": {
+			reason: "--cascade=orphan",
+			scene:  processing(goes, func(t *v1alpha1.Task) { t.Finalizers = []string{metav1.FinalizerOrphanDependents} }).runs(1),
+			want:   outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Wake: "none"},
+		},
 		"input too large": {
 			reason: "an input over the limit fails the Task for good, in the first pass",
 			scene:  fresh(tooMuchInput),

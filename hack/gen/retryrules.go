@@ -10,8 +10,9 @@ import (
 )
 
 // addUnreachableRule refuses a retry rule that can never match, because each of its exit codes, or each of its reasons,
-// already stands in a rule before it; exit codes count for certain reasons only, and are unreachable after all of these. It is written out for each place in the list: CEL knows no index of a loop in all the
-// versions of Kubernetes that this is for, and the message is to name the rule.
+// already stands in a rule before it. Exit codes count for certain reasons only; after all of these they are out of reach, too.
+// The rule is written out for each place in the list: CEL knows no index of a loop in all the versions of Kubernetes that this
+// is for, and the message is to name the rule.
 func addUnreachableRule(root *schema) error {
 	return edit(root, []string{"spec", "retry", "rules"}, func(rules *schema) error {
 		if rules.MaxItems == nil {
