@@ -143,11 +143,12 @@ func createFailed(now time.Time, plan *Plan, err error) {
 	plan.WakeAt = lifecycle.Earliest(plan.WakeAt, next, lifecycle.StartDeadline(t))
 }
 
-// invalidField tells of a refusal that it names a field of the Job, as only the API server's own validation does: that refusal is
-// for good, a policy's may change.
+// invalidField tells of a refusal that it names a field of the Job and is not a webhook's, so that it is the API server's own
+// validation: that refusal is for good, a policy's may change. A webhook's differs from it only in its text.
 func invalidField(err error) bool {
 	var status apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil ||
+		strings.HasPrefix(status.Status().Message, "admission webhook ") {
 		return false
 	}
 	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field != "" })

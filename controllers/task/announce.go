@@ -46,8 +46,8 @@ func (r *Reconciler) announce(before, after *v1alpha1.Task) {
 	if h := after.Status.LastHandledRetry; h != nil && h.Outcome == v1alpha1.RetryRefused && !equality.Semantic.DeepEqual(h, before.Status.LastHandledRetry) {
 		r.tell(after, corev1.EventTypeWarning, v1alpha1.ReasonRetryRefused, "retry", h.Message)
 	}
-	if reason := after.Status.Reason; len(moves) == 0 && after.Status.State == v1alpha1.StatePending &&
-		reason != before.Status.Reason && reason != v1alpha1.ReasonWaitingForWorker {
+	if reason := after.Status.Reason; after.Status.State == v1alpha1.StatePending && reason != before.Status.Reason &&
+		reason != v1alpha1.ReasonWaitingForWorker {
 		r.tell(after, warning(reason), reason, "wait", after.Status.Message)
 	}
 }

@@ -24,6 +24,9 @@ func TestAnnounce(t *testing.T) {
 		"it waits": {begun(pending().job(1).pod(1, unbound, func(p *PodFacts) { p.Unschedulable = "0/3 nodes" })), []string{
 			"Warning Unschedulable 0/3 nodes",
 		}},
+		"it waits from the first": {begun(fresh().job(1).pod(1, unbound, func(p *PodFacts) { p.Unschedulable = "0/3 nodes" })), []string{
+			"Warning Unschedulable 0/3 nodes",
+		}},
 		"it waits for its resumption": {begun(accepted(suspend)), []string{"Normal Suspended spec.suspend is set; no attempt starts"}},
 		"cancelled":                   {begun(accepted(cancel)), []string{"Normal Cancelled Pending to Cancelled, attempt 1: spec.cancel is set"}},
 		"retried by hand": {begun(ended(lifecycle.Fail, askRetry("1"))), []string{

@@ -63,19 +63,20 @@ func TestC09C10CreateFailed(t *testing.T) {
 		state  v1alpha1.State
 		reason string
 	}{
-		"invalid":      {invalidJob("demo-1"), failedState, v1alpha1.ReasonInvalidTemplate},
-		"policy's 422": {apierrors.NewInvalid(kind, "demo-1", field.ErrorList{{Type: field.ErrorTypeForbidden, Detail: "denied"}}), pendingState, v1alpha1.ReasonAdmissionDenied},
-		"webhook":      {apierrors.NewBadRequest("admission webhook denied the request"), pendingState, v1alpha1.ReasonAdmissionDenied},
-		"policy":       {apierrors.NewForbidden(jobs, "demo-1", errors.New("denied by policy")), pendingState, v1alpha1.ReasonAdmissionDenied},
-		"quota":        {apierrors.NewForbidden(jobs, "demo-1", errors.New("exceeded quota: count")), pendingState, v1alpha1.ReasonQuotaExceeded},
-		"stranger":     {&strangerError{name: "demo-1"}, pendingState, v1alpha1.ReasonNameConflict},
-		"internal":     {apierrors.NewInternalError(errors.New("etcdserver: leader changed")), pendingState, v1alpha1.ReasonCreatePending},
-		"unavailable":  {apierrors.NewServiceUnavailable("later"), pendingState, v1alpha1.ReasonCreatePending},
-		"slow down":    {apierrors.NewTooManyRequests("later", 7), pendingState, v1alpha1.ReasonCreatePending},
-		"timed out":    {apierrors.NewServerTimeout(jobs, "create", 0), pendingState, v1alpha1.ReasonCreatePending},
-		"gateway":      {apierrors.NewGenericServerResponse(http.StatusBadGateway, "create", jobs, "demo-1", "bad gateway", 0, true), pendingState, v1alpha1.ReasonCreatePending},
-		"no answer":    {errors.New("connection reset by peer"), pendingState, v1alpha1.ReasonCreatePending},
-		"unauthorized": {apierrors.NewUnauthorized("who are you"), pendingState, v1alpha1.ReasonCreatePending},
+		"invalid":       {invalidJob("demo-1"), failedState, v1alpha1.ReasonInvalidTemplate},
+		"policy's 422":  {apierrors.NewInvalid(kind, "demo-1", field.ErrorList{{Type: field.ErrorTypeForbidden, Detail: "denied"}}), pendingState, v1alpha1.ReasonAdmissionDenied},
+		"webhook's 422": {webhookInvalid(), pendingState, v1alpha1.ReasonAdmissionDenied},
+		"webhook":       {apierrors.NewBadRequest("admission webhook denied the request"), pendingState, v1alpha1.ReasonAdmissionDenied},
+		"policy":        {apierrors.NewForbidden(jobs, "demo-1", errors.New("denied by policy")), pendingState, v1alpha1.ReasonAdmissionDenied},
+		"quota":         {apierrors.NewForbidden(jobs, "demo-1", errors.New("exceeded quota: count")), pendingState, v1alpha1.ReasonQuotaExceeded},
+		"stranger":      {&strangerError{name: "demo-1"}, pendingState, v1alpha1.ReasonNameConflict},
+		"internal":      {apierrors.NewInternalError(errors.New("etcdserver: leader changed")), pendingState, v1alpha1.ReasonCreatePending},
+		"unavailable":   {apierrors.NewServiceUnavailable("later"), pendingState, v1alpha1.ReasonCreatePending},
+		"slow down":     {apierrors.NewTooManyRequests("later", 7), pendingState, v1alpha1.ReasonCreatePending},
+		"timed out":     {apierrors.NewServerTimeout(jobs, "create", 0), pendingState, v1alpha1.ReasonCreatePending},
+		"gateway":       {apierrors.NewGenericServerResponse(http.StatusBadGateway, "create", jobs, "demo-1", "bad gateway", 0, true), pendingState, v1alpha1.ReasonCreatePending},
+		"no answer":     {errors.New("connection reset by peer"), pendingState, v1alpha1.ReasonCreatePending},
+		"unauthorized":  {apierrors.NewUnauthorized("who are you"), pendingState, v1alpha1.ReasonCreatePending},
 	}
 	for name, tc := range cases {
 		for _, age := range []time.Duration{0, time.Second, 10 * time.Second, 5 * time.Minute} {
@@ -107,6 +108,14 @@ func invalidJob(name string) error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, name, field.ErrorList{
 		field.NotFound(field.NewPath("spec", "template", "spec", "containers").Index(0).Child("volumeMounts"), "nowhere"),
 	})
+}
+
+// webhookInvalid is the same from a webhook, as the API server passes it on.
+func webhookInvalid() error {
+	var err *apierrors.StatusError
+	errors.As(invalidJob("demo-1"), &err)
+	err.ErrStatus.Message = `admission webhook "v.example.com" denied the request: ` + err.ErrStatus.Message
+	return err
 }
 
 func firstWords(err error) string {

@@ -63,15 +63,21 @@ func decide(s Snapshot) Plan {
 }
 
 // stopAll ends what a Task leaves that is being deleted and that somebody's finalizer still holds: the garbage collector takes
-// Jobs and pods along only when the Task has gone. Nothing is recorded any more. Who deletes with --cascade=orphan wants to keep
-// them.
+// Jobs and pods along only when the Task has gone. Nothing is recorded any more, and what has ended stays for whom it may
+// concern. Who deletes with --cascade=orphan wants to keep all of it.
 func (d *decision) stopAll() {
 	if slices.Contains(d.task.Finalizers, metav1.FinalizerOrphanDependents) {
 		return
 	}
 	for _, w := range d.Workers {
-		if w.Job != nil && !w.Job.Deleting {
+		switch {
+		case !w.MayRun():
+		case w.Job != nil && !w.Job.Deleting:
 			d.plan.Stop = append(d.plan.Stop, Stop{ObjectKey: ObjectKey{Name: w.Job.Name, UID: w.Job.UID}, By: StopByDeletingJob})
+		case w.Job == nil:
+			for _, pod := range w.Pods {
+				d.plan.Stop = append(d.plan.Stop, Stop{ObjectKey: ObjectKey{Name: pod.Name, UID: pod.UID}, By: StopByDeletingPod})
+			}
 		}
 	}
 }

@@ -212,8 +212,11 @@ func (d *decision) overallDeadlineEnding() lifecycle.Ending {
 	}
 	message := fmt.Sprintf("overallDeadlineSeconds %d passed: %s since %s", *d.task.Spec.OverallDeadlineSeconds,
 		d.now.Sub(from).Round(time.Second), from.UTC().Format(time.RFC3339))
+	if d.suspended() {
+		message += "; spec.suspend is set"
+	}
 	switch status := &d.task.Status; status.Reason {
-	case v1alpha1.ReasonAccepted, v1alpha1.ReasonWaitingForWorker, v1alpha1.ReasonWorkerRunning:
+	case v1alpha1.ReasonSuspended, v1alpha1.ReasonAccepted, v1alpha1.ReasonWaitingForWorker, v1alpha1.ReasonWorkerRunning:
 	default: // what it waited for, or why the last attempt ended
 		message += "; " + status.Reason + ": " + status.Message
 	}

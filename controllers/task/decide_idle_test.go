@@ -63,6 +63,16 @@ func TestFirstAttempt(t *testing.T) {
 			scene:  processing(goes).runs(1),
 			want:   outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Stop: []string{"job-1 by deletion of the Job"}, Wake: "none"},
 		},
+		"deleting, its worker has ended": {
+			reason: "what is left is evidence",
+			scene:  processing(goes).runs(1, exits(0, after(20)), over),
+			want:   outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Wake: "none"},
+		},
+		"deleting, a pod without its Job": {
+			reason: "nobody else would stop it",
+			scene:  processing(goes).pod(1, running),
+			want:   outcome{State: processingState, Reason: "WorkerRunning", Attempt: 1, Stop: []string{"pod-1 by deletion"}, Wake: "none"},
+		},
 		"deleting, its Job is to stay": {
 			reason: "--cascade=orphan",
 			scene:  processing(goes, func(t *v1alpha1.Task) { t.Finalizers = []string{metav1.FinalizerOrphanDependents} }).runs(1),

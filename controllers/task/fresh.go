@@ -3,7 +3,7 @@ package task
 import (
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,38 +21,37 @@ const newFor = 10 * time.Second
 // leadership remembers one resourceVersion from its own time. A copy of a Task that is newer hides nothing that an earlier
 // leader has written.
 type leadership struct {
-	mu    sync.Mutex
-	since string
+	asking atomic.Bool
+	since  atomic.Pointer[string]
 }
 
-// began answers that version, which the first call asks for, in a namespace where Tasks may be read.
-func (l *leadership) began(ctx context.Context, live client.Reader, namespace string) (string, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.since == "" {
-		ctx, cancel := context.WithTimeout(ctx, cachePatience) // the others wait
-		defer cancel()
+// covers tells whether a copy with this resourceVersion is from this leadership. The first call asks for the version to compare
+// with, in a namespace where Tasks may be read; without an answer no copy is covered.
+func (l *leadership) covers(ctx context.Context, version string, live client.Reader, namespace string) bool {
+	since := l.since.Load()
+	if since == nil {
+		if !l.asking.CompareAndSwap(false, true) {
+			return false // another pass asks
+		}
+		defer l.asking.Store(false)
 		var now metav1.PartialObjectMetadataList
 		now.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TaskList"))
-		if err := live.List(ctx, &now, client.InNamespace(namespace), client.Limit(1)); err != nil {
-			return "", err
+		if live.List(ctx, &now, client.InNamespace(namespace), client.Limit(1)) != nil {
+			return false
 		}
-		l.since = now.ResourceVersion
+		since = &now.ResourceVersion
+		l.since.Store(since)
 	}
-	return l.since, nil
+	order, err := resourceversion.CompareResourceVersion(version, *since)
+	return err == nil && order > 0
 }
 
 // mayCreate is the one guard at Job creation, for every path into an attempt: the Task is still what was decided on. Only a
 // Task that no leader can have written is not asked about (ADR 7).
 func (r *Reconciler) mayCreate(ctx context.Context, t *v1alpha1.Task) error {
-	if r.readsOwnWrites && !lifecycle.Accepted(t) && r.Clock.Now().Before(t.CreationTimestamp.Add(newFor)) {
-		since, err := r.leadership.began(ctx, r.Live, t.Namespace)
-		if err != nil {
-			return fmt.Errorf("ask for the current resourceVersion: %w", err)
-		}
-		if order, err := resourceversion.CompareResourceVersion(t.ResourceVersion, since); err == nil && order > 0 {
-			return nil
-		}
+	isNew := !lifecycle.Accepted(t) && r.Clock.Now().Before(t.CreationTimestamp.Add(newFor))
+	if isNew && r.readsOwnWrites && r.leadership.covers(ctx, t.ResourceVersion, r.Live, t.Namespace) {
+		return nil
 	}
 	return r.unchanged(ctx, t)
 }

@@ -115,8 +115,8 @@ func TestLeadershipIsAskedForOnce(t *testing.T) {
 	r := newGuard(live, 0)
 	task := fresh().Task.DeepCopy()
 	task.ResourceVersion = strconv.Itoa(leaderSince + 1)
-	if err := r.mayCreate(t.Context(), task); !errors.Is(err, live.fails) {
-		t.Errorf("without an answer: %v", err)
+	if err := r.mayCreate(t.Context(), task); !errors.Is(err, live.fails) || live.gets != 1 {
+		t.Errorf("without an answer: %v; asked %d times for the Task", err, live.gets)
 	}
 	live.fails = nil
 	for range 3 {
@@ -124,7 +124,7 @@ func TestLeadershipIsAskedForOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if live.lists != 2 || live.gets != 0 {
+	if live.lists != 2 || live.gets != 1 {
 		t.Errorf("asked %d times for the version, %d times for the Task", live.lists, live.gets)
 	}
 }

@@ -29,8 +29,8 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, e
 	if err != nil {
 		return s, err
 	}
-	if !lifecycle.Accepted(t) && ptr.Deref(t.Spec.Cancel, false) {
-		_, err = r.findJob(ctx, t, gathered, JobName(t.Name, 1)) // made, and not told of yet
+	if next := unstarted(t); next > 0 && (ptr.Deref(t.Spec.Cancel, false) || lifecycle.Passed(lifecycle.OverallDeadline(t), s.Now)) {
+		_, err = r.findJob(ctx, t, gathered, next, JobName(t.Name, next)) // made, perhaps, and not told of yet
 	} else {
 		err = r.proveAbsence(ctx, t, gathered)
 	}
@@ -40,6 +40,17 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, e
 	s.Workers = gathered.workers(t)
 	err = r.askWhy(ctx, &s)
 	return s, err
+}
+
+// unstarted is the number of the attempt that comes next, as far as the status tells; 0 where one is open, or none comes.
+func unstarted(t *v1alpha1.Task) int32 {
+	switch {
+	case !lifecycle.Accepted(t):
+		return 1
+	case t.Status.State == v1alpha1.StateRetrying:
+		return t.Status.Attempt + 1
+	}
+	return 0
 }
 
 // belongings are the Jobs and pods that belong to one Task.
@@ -101,7 +112,7 @@ func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belo
 	if w == nil || lifecycle.Terminal(t.Status.State) || t.Status.State == v1alpha1.StateRetrying {
 		return nil
 	}
-	job, err := r.findJob(ctx, t, b, w.JobName)
+	job, err := r.findJob(ctx, t, b, t.Status.Attempt, w.JobName)
 	if err != nil {
 		return err
 	}
@@ -121,9 +132,8 @@ func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belo
 	return nil
 }
 
-// findJob is the current attempt's Job, nil where there is none in the cluster.
-func (r *Reconciler) findJob(ctx context.Context, t *v1alpha1.Task, b *belongings, name string) (*batchv1.Job, error) {
-	attempt := max(t.Status.Attempt, 1)
+// findJob is the Job of an attempt, nil where there is none in the cluster.
+func (r *Reconciler) findJob(ctx context.Context, t *v1alpha1.Task, b *belongings, attempt int32, name string) (*batchv1.Job, error) {
 	if job := b.jobOf(attempt); job != nil {
 		return job, nil
 	}

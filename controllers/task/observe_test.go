@@ -2,6 +2,7 @@ package task
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -124,6 +125,39 @@ func TestNodeReady(t *testing.T) {
 		ready, since, err := (&Reconciler{Live: live}).nodeReady(t.Context(), testNode)
 		if ready != tc.ready || !since.Equal(tc.since) || (err != nil) != errors.Is(tc.fails, overloaded) {
 			t.Errorf("%s: ready is %v since %v, error %v", name, ready, since, err)
+		}
+	}
+}
+
+// TestC40JobNotToldOf: a Task that is about to end between two attempts may have a Job already that neither its status nor the
+// caches know: made by a pass whose status write lost.
+func TestC40JobNotToldOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		scene *scene
+		job   string
+		want  int32
+	}{
+		"first attempt, cancelled":         {fresh(cancel), "demo-1", 1},
+		"first attempt, overall deadline":  {fresh(overall(60)).at(after(61)), "demo-1", 1},
+		"second attempt, cancelled":        {retrying(cancel), "demo-2", 2},
+		"second attempt, overall deadline": {retrying(overall(60)).at(after(61)), "demo-2", 2},
+		"second attempt, goes on":          {retrying(), "demo-2", 0},
+		"second attempt, a stranger's":     {retrying(cancel), "demo-1", 0},
+	} {
+		made := newJob(tc.scene.Task)
+		made.Name, made.UID, made.Labels[v1alpha1.LabelAttempt] = tc.job, jobUID(tc.want), strconv.Itoa(int(tc.want))
+		w := &writes{}
+		r := w.reconciler(t, tc.scene.Now, newLiveReader(t, made))
+		s, err := r.observe(t.Context(), tc.scene.Task)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		var found int32
+		for i := range s.Workers {
+			found = s.Workers[i].Attempt
+		}
+		if found != tc.want {
+			t.Errorf("%s: found the Job of attempt %d, want %d", name, found, tc.want)
 		}
 	}
 }

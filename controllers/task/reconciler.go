@@ -43,7 +43,7 @@ type Reconciler struct {
 
 const (
 	// afterConflict is how long a pass that lost a race twice waits for the caches to show what won.
-	afterConflict = 100 * time.Millisecond
+	afterConflict = time.Second
 	// cachePatience is how long a pass waits for the cache to show earlier writes.
 	cachePatience = 5 * time.Second
 	// whileTerminating is how long a Task in a namespace that is being deleted is left alone.
@@ -71,8 +71,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return result, err
 }
 
-// outdated tells of an error that it is no failure: somebody was faster.
-func outdated(err error) bool { return errors.Is(err, errStale) || apierrors.IsConflict(err) }
+// outdated tells of an error that it is no failure: somebody was faster, and has changed or deleted the Task.
+func outdated(err error) bool {
+	return errors.Is(err, errStale) || apierrors.IsConflict(err) || apierrors.IsNotFound(err)
+}
 
 // pass is one pass over a Task as it was read.
 func (r *Reconciler) pass(ctx context.Context, t *v1alpha1.Task) (ctrl.Result, error) {
@@ -82,15 +84,16 @@ func (r *Reconciler) pass(ctx context.Context, t *v1alpha1.Task) (ctrl.Result, e
 		return ctrl.Result{}, fmt.Errorf("observe: %w", err)
 	}
 	plan := decide(snapshot)
-	for _, refused := range plan.Refused {
-		log.Info("Event refused", "cause", refused.Error())
-		countRefused(refused)
+	err = r.apply(ctx, snapshot, &plan)
+	if !outdated(err) {
+		for _, refused := range plan.Refused {
+			log.Info("Event refused", "cause", refused.Error())
+			countRefused(refused)
+		}
 	}
-	switch err := r.apply(ctx, snapshot, &plan); {
+	switch {
 	case errors.Is(err, errNamespaceTerminating):
 		return ctrl.Result{RequeueAfter: whileTerminating}, nil
-	case apierrors.IsNotFound(err):
-		return ctrl.Result{RequeueAfter: afterConflict}, nil // the Task went meanwhile, and the next look ends it
 	case err != nil:
 		return ctrl.Result{}, err
 	}

@@ -53,10 +53,7 @@ func TestReconcileAnew(t *testing.T) {
 			cached: due, stored: newer,
 			wrote: []string{cancelled}, again: time.Millisecond, gets: 2,
 		},
-		"gone meanwhile": {
-			cached: waiting, answers: to("status demo", gone),
-			wrote: []string{waits}, again: afterConflict,
-		},
+		"gone meanwhile": {cached: waiting, answers: to("status demo", gone), wrote: []string{waits}, gets: 1},
 		"a failure": {
 			cached: waiting, stored: newer, answers: to("status demo", overloaded),
 			wrote: []string{waits}, want: overloaded,

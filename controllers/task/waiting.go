@@ -49,7 +49,7 @@ func waitingFor(s *Snapshot, w *Worker) (reason, message string) {
 		return v1alpha1.ReasonContainerWaiting, pod.Waiting.Reason + ": " + pod.Waiting.Message
 	case status.Reason == v1alpha1.ReasonMountFailed && pod.Prepared:
 		// that is over
-	case sticky[status.Reason] && pod.NodeName != "":
+	case sticky[status.Reason] && pod.NodeName != "" && pod.UID == status.Worker.PodUID:
 		return status.Reason, status.Message
 	}
 	return v1alpha1.ReasonWaitingForWorker, "The worker's pod does not run yet"

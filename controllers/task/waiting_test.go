@@ -103,6 +103,18 @@ func TestC18ReasonOutlivesItsEvent(t *testing.T) {
 	}
 }
 
+// TestWhatKeptAPodFromBeingMadeIsOver: the same word may stand for what keeps its containers from running.
+func TestWhatKeptAPodFromBeingMadeIsOver(t *testing.T) {
+	s := pending().job(1)
+	s.PodCreateError = "pods \"demo-1-a\" is forbidden: error looking up service account demo/gone"
+	s.Task = decide(s.Snapshot).Task
+	s.PodCreateError = ""
+	s = s.pod(1)
+	if st := decide(s.Snapshot).Task.Status; st.Reason != v1alpha1.ReasonWaitingForWorker {
+		t.Errorf("with a pod: %s: %s", st.Reason, st.Message)
+	}
+}
+
 // TestC18TextIsStable: a full quota whose counters change makes no writes.
 func TestC18TextIsStable(t *testing.T) {
 	s := pending().job(1)
