@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -279,19 +278,9 @@ func TestRefusedStopBecomesADeletion(t *testing.T) {
 		"a server's moan": {apierrors.NewServiceUnavailable("later"), false, true},
 	}
 	for name, tc := range cases {
-		deleted := false
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "pod-1", UID: "uid-1"}}
-		r := &Reconciler{Client: fake.NewClientBuilder().WithObjects(pod).WithInterceptorFuncs(interceptor.Funcs{
-			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
-				return tc.answer
-			},
-			Delete: func(_ context.Context, _ client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
-				o := (&client.DeleteOptions{}).ApplyOptions(opts)
-				deleted = obj.GetName() == pod.Name && o.Preconditions != nil && *o.Preconditions.UID == pod.UID
-				return nil
-			},
-		}).Build()}
-		err := r.stop(t.Context(), pod.Namespace, Stop{ObjectKey: ObjectKey{Name: pod.Name, UID: pod.UID}, By: StopByDeadline})
+		w := &writes{answers: map[string][]error{"patch pod-1": {tc.answer}}}
+		err := w.reconciler(t, created, nil).stop(t.Context(), "demo", Stop{ObjectKey: ObjectKey{Name: "pod-1", UID: "uid-1"}, By: StopByDeadline})
+		deleted := slices.Contains(w.done, "delete pod-1 of uid-1 at any ")
 		if deleted != tc.deleted || (err != nil) != tc.fails {
 			t.Errorf("%s: deleted is %v, error %v", name, deleted, err)
 		}

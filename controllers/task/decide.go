@@ -2,11 +2,9 @@ package task
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -60,26 +58,6 @@ func decide(s Snapshot) Plan {
 		d.again()
 	}
 	return plan
-}
-
-// stopAll ends what a Task leaves that is being deleted and that somebody's finalizer still holds: the garbage collector takes
-// Jobs and pods along only when the Task has gone. Nothing is recorded any more, and what has ended stays for whom it may
-// concern. Who deletes with --cascade=orphan wants to keep all of it.
-func (d *decision) stopAll() {
-	if slices.Contains(d.task.Finalizers, metav1.FinalizerOrphanDependents) {
-		return
-	}
-	for _, w := range d.Workers {
-		switch {
-		case !w.MayRun():
-		case w.Job != nil && !w.Job.Deleting:
-			d.plan.Stop = append(d.plan.Stop, Stop{ObjectKey: ObjectKey{Name: w.Job.Name, UID: w.Job.UID}, By: StopByDeletingJob})
-		case w.Job == nil:
-			for _, pod := range w.Pods {
-				d.plan.Stop = append(d.plan.Stop, Stop{ObjectKey: ObjectKey{Name: pod.Name, UID: pod.UID}, By: StopByDeletingPod})
-			}
-		}
-	}
 }
 
 // hasWorker tells whether an attempt is open: its Job has been created, or may have been.

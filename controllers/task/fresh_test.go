@@ -53,15 +53,10 @@ const leaderSince = 100
 
 // TestC04MayCreateGuard: a copy that could hide what another leader has written is compared with what is stored.
 func TestC04MayCreateGuard(t *testing.T) {
-	version := func(s *scene, v int) *v1alpha1.Task {
-		task := s.Task.DeepCopy()
-		task.ResourceVersion = strconv.Itoa(v)
-		return task
-	}
+	version := func(s *scene, v int) *v1alpha1.Task { return versionOf(s.Task, strconv.Itoa(v)) }
 	remade := version(retrying(), 7)
 	remade.UID = "another"
-	odd := fresh().Task.DeepCopy()
-	odd.ResourceVersion = "x1"
+	odd := versionOf(fresh().Task, "x1")
 	cases := map[string]struct {
 		cached, stored *v1alpha1.Task
 		asks           bool
@@ -88,11 +83,7 @@ func TestC04MayCreateGuard(t *testing.T) {
 		"gone":                              {cached: version(retrying(), 7), asks: true, stale: true},
 	}
 	for name, tc := range cases {
-		var stored []client.Object
-		if tc.stored != nil {
-			stored = append(stored, tc.stored)
-		}
-		live := newLiveReader(t, stored...)
+		live := newLiveReader(t, objects(tc.stored)...)
 		r := newGuard(live, tc.age)
 		r.readsOwnWrites = !tc.noReads
 		if err := r.mayCreate(t.Context(), tc.cached); errors.Is(err, errStale) != tc.stale || err != nil && !tc.stale {
@@ -113,8 +104,7 @@ func TestLeadershipIsAskedForOnce(t *testing.T) {
 	live := newLiveReader(t)
 	live.fails = errors.New("no answer")
 	r := newGuard(live, 0)
-	task := fresh().Task.DeepCopy()
-	task.ResourceVersion = strconv.Itoa(leaderSince + 1)
+	task := versionOf(fresh().Task, strconv.Itoa(leaderSince+1))
 	if err := r.mayCreate(t.Context(), task); !errors.Is(err, live.fails) || live.gets != 1 {
 		t.Errorf("without an answer: %v; asked %d times for the Task", err, live.gets)
 	}

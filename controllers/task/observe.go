@@ -178,9 +178,10 @@ func (b *belongings) workers(t *v1alpha1.Task) []Worker {
 	for _, job := range b.jobs {
 		get(job.Labels).Job = factsOfJob(job)
 	}
+	container := workerContainer(&t.Spec.Template.Spec, t.Spec.WorkerContainer).Name
 	for _, pod := range b.pods {
 		w := get(pod.Labels)
-		w.Pods = append(w.Pods, factsOfPod(pod, workerContainer(&t.Spec.Template.Spec, t.Spec.WorkerContainer).Name))
+		w.Pods = append(w.Pods, factsOfPod(pod, container))
 	}
 	workers := make([]Worker, 0, len(byAttempt))
 	for _, w := range byAttempt {

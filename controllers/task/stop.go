@@ -1,7 +1,10 @@
 package task
 
 import (
+	"slices"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
@@ -29,17 +32,37 @@ func (d *decision) stop(w *Worker, since time.Time) {
 			d.stopPod(pod, since)
 		}
 	}
-	switch {
-	case onNode:
-	case w.Job == nil:
-		// Orphans that no kubelet has: they go by deletion only.
-		for i := range w.Pods {
-			if pod := &w.Pods[i]; pod.MayRun && !pod.Deleting {
-				d.order(StopByDeletingPod, pod.Name, pod.UID)
-			}
+	if !onNode {
+		d.stopByDeletion(w)
+	}
+}
+
+// stopByDeletion deletes a worker's Job with its pods, or pods that have no Job any more.
+func (d *decision) stopByDeletion(w *Worker) {
+	if w.Job != nil {
+		if !w.Job.Deleting {
+			d.order(StopByDeletingJob, w.Job.Name, w.Job.UID)
 		}
-	case !w.Job.Deleting:
-		d.order(StopByDeletingJob, w.Job.Name, w.Job.UID)
+		return
+	}
+	for i := range w.Pods {
+		if pod := &w.Pods[i]; pod.MayRun && !pod.Deleting {
+			d.order(StopByDeletingPod, pod.Name, pod.UID)
+		}
+	}
+}
+
+// stopAll ends what a Task leaves that is being deleted and that somebody's finalizer still holds: the garbage collector takes
+// Jobs and pods along only when the Task has gone. Nothing is recorded any more, and what has ended stays for whom it may
+// concern. Who deletes with --cascade=orphan wants to keep all of it.
+func (d *decision) stopAll() {
+	if slices.Contains(d.task.Finalizers, metav1.FinalizerOrphanDependents) {
+		return
+	}
+	for i := range d.Workers {
+		if w := &d.Workers[i]; w.MayRun() {
+			d.stopByDeletion(w)
+		}
 	}
 }
 

@@ -69,8 +69,8 @@ func waitingForPod(s *Snapshot) (reason, message string) {
 	return v1alpha1.ReasonWaitingForWorker, "The worker Job has no pod yet"
 }
 
-// podCreateReason reads the text of a FailedCreate Event. It is the one place where text decides: the API server's refusal
-// of a pod reaches us only as the Job controller's Event, which has no field for its cause.
+// podCreateReason reads the text of a FailedCreate Event. Text decides here: the API server's refusal of a
+// pod reaches us only as the Job controller's Event, which has no field for its cause.
 func podCreateReason(text string) string {
 	switch {
 	case strings.Contains(text, "exceeded quota"):

@@ -88,30 +88,24 @@ func TestC17C18C21WhyItWaits(t *testing.T) {
 	}
 }
 
-// TestC18ReasonOutlivesItsEvent: the Job controller's Event goes after an hour; what it said is still why there is no pod.
+// TestC18ReasonOutlivesItsEvent: the Job controller's Event goes after an hour; what it said is still why there is no pod. Once
+// there is one it is over, though the same word may stand for what keeps its containers from running.
 func TestC18ReasonOutlivesItsEvent(t *testing.T) {
-	s := pending().job(1)
-	s.PodCreateError = "pods \"demo-1-a\" is forbidden: exceeded quota: q, used: pods=4"
-	s.Task = decide(s.Snapshot).Task
-	s.PodCreateError = ""
-	if st := decide(s.Snapshot).Task.Status; st.Reason != v1alpha1.ReasonQuotaExceeded {
-		t.Errorf("%s: %s", st.Reason, st.Message)
-	}
-	s = s.pod(1)
-	if st := decide(s.Snapshot).Task.Status; st.Reason != v1alpha1.ReasonWaitingForWorker {
-		t.Errorf("with a pod: %s: %s", st.Reason, st.Message)
-	}
-}
-
-// TestWhatKeptAPodFromBeingMadeIsOver: the same word may stand for what keeps its containers from running.
-func TestWhatKeptAPodFromBeingMadeIsOver(t *testing.T) {
-	s := pending().job(1)
-	s.PodCreateError = "pods \"demo-1-a\" is forbidden: error looking up service account demo/gone"
-	s.Task = decide(s.Snapshot).Task
-	s.PodCreateError = ""
-	s = s.pod(1)
-	if st := decide(s.Snapshot).Task.Status; st.Reason != v1alpha1.ReasonWaitingForWorker {
-		t.Errorf("with a pod: %s: %s", st.Reason, st.Message)
+	for text, want := range map[string]string{
+		"exceeded quota: q, used: pods=4":            v1alpha1.ReasonQuotaExceeded,
+		"error looking up service account demo/gone": v1alpha1.ReasonConfigError,
+	} {
+		s := pending().job(1)
+		s.PodCreateError = "pods \"demo-1-a\" is forbidden: " + text
+		s.Task = decide(s.Snapshot).Task
+		s.PodCreateError = ""
+		if st := decide(s.Snapshot).Task.Status; st.Reason != want {
+			t.Errorf("%s: %s: %s", text, st.Reason, st.Message)
+		}
+		s = s.pod(1)
+		if st := decide(s.Snapshot).Task.Status; st.Reason != v1alpha1.ReasonWaitingForWorker {
+			t.Errorf("%s, with a pod: %s: %s", text, st.Reason, st.Message)
+		}
 	}
 }
 
@@ -131,7 +125,6 @@ func TestC18TextIsStable(t *testing.T) {
 	}
 }
 
-// TestC17DoesNotFlap: between two tries the kubelet says nothing of the last.
 // TestContainerWaiting: a text of the kubelet that is not known here is shown all the same.
 func TestContainerWaiting(t *testing.T) {
 	s := pending().at(after(30)).job(1).pod(1, waits4("CrashLoopBackOff", "back-off 10s restarting failed container=proxy"))
@@ -161,6 +154,7 @@ func TestMountFailedIsOver(t *testing.T) {
 	}
 }
 
+// TestC17DoesNotFlap: between two tries the kubelet says nothing of the last.
 func TestC17DoesNotFlap(t *testing.T) {
 	s := pending().job(1).pod(1, waits4("CreateContainerConfigError", "secret \"s\" not found"))
 	for _, waiting := range []Waiting{

@@ -133,3 +133,20 @@ func waitClock(t *testing.T, env *testenv.Env, moment metav1.MicroTime) {
 		return nil
 	})
 }
+
+// wantSameEnd asserts that a Task that has succeeded has still done so, at the same moment.
+func wantSameEnd(t *testing.T, done, now *v1alpha1.Task) {
+	t.Helper()
+	if now.Status.State != v1alpha1.StateSucceeded || !now.Status.CompletionTime.Equal(done.Status.CompletionTime) {
+		t.Errorf("status was\n%+v\nand is\n%+v", done.Status, now.Status)
+	}
+}
+
+// deleteJobs takes the Jobs of a Task away, as a stranger does.
+func deleteJobs(t *testing.T, env *testenv.Env, task *v1alpha1.Task) {
+	t.Helper()
+	for _, job := range env.Jobs(task) {
+		mustDelete(t, env, &job, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		env.WaitGone(&job)
+	}
+}

@@ -220,10 +220,7 @@ func TestC04FinishedStaysFinished(t *testing.T) {
 	}
 	created := env.Faults.Calls("create jobs")
 	for _, task := range ends {
-		for _, job := range env.Jobs(task) {
-			mustDelete(t, env, &job, client.PropagationPolicy(metav1.DeletePropagationBackground))
-			env.WaitGone(&job)
-		}
+		deleteJobs(t, env, task)
 		waitPodsGone(t, env, task)
 		env.Change(task, func(t *v1alpha1.Task) { metav1.SetMetaDataLabel(&t.ObjectMeta, "touched", "yes") })
 	}
@@ -246,10 +243,10 @@ func TestC04FinishedStaysFinished(t *testing.T) {
 // its own writes, as where it watches several namespaces.
 func TestC04FirstCopyMakesNoSecondJob(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string][]testenv.Option{"all namespaces": nil, "several": manyNamespaces()} {
+	for name, namespaces := range map[string]int{"one": 1, "several": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := newEnv(t, options...)
+			env := newEnv(t, operatorFor(namespaces)...)
 			env.Kubelet.AutoAll(testenv.Behaviour{})
 			env.WaitState(env.Create(builders.Task("before").Obj()), v1alpha1.StateSucceeded)
 			env.Quiet(300 * time.Millisecond)
@@ -261,17 +258,12 @@ func TestC04FirstCopyMakesNoSecondJob(t *testing.T) {
 			}})
 			task := env.Create(builders.Task("new").Obj())
 			done := env.WaitState(task, v1alpha1.StateSucceeded)
-			for _, job := range env.Jobs(task) {
-				mustDelete(t, env, &job, client.PropagationPolicy(metav1.DeletePropagationBackground))
-				env.WaitGone(&job)
-			}
+			deleteJobs(t, env, task)
 			env.Quiet(time.Second)
 			thaw()
 			env.Touch(task)
 			env.Quiet(500 * time.Millisecond)
-			if now := env.Get(task); now.Status.State != v1alpha1.StateSucceeded || !now.Status.CompletionTime.Equal(done.Status.CompletionTime) {
-				t.Errorf("status was\n%+v\nand is\n%+v", done.Status, now.Status)
-			}
+			wantSameEnd(t, done, env.Get(task))
 			if n := env.Faults.Calls("create jobs"); n != 2 {
 				t.Errorf("%d Jobs were asked for", n)
 			}
@@ -281,7 +273,7 @@ func TestC04FirstCopyMakesNoSecondJob(t *testing.T) {
 
 func TestC04StaleCopyLoses(t *testing.T) {
 	t.Parallel()
-	env := newEnv(t, manyNamespaces()...)
+	env := newEnv(t, operatorFor(2)...)
 	stale := env.Create(builders.Task("stale").Obj())
 	pod := env.Kubelet.Run(env.Kubelet.WaitPod(stale, 1))
 	env.WaitState(stale, v1alpha1.StateProcessing)
@@ -289,10 +281,7 @@ func TestC04StaleCopyLoses(t *testing.T) {
 	thaw := env.Faults.FreezeWatch("tasks")
 	env.Kubelet.Exit(pod, testenv.Exit{})
 	done := env.WaitState(stale, v1alpha1.StateSucceeded)
-	for _, job := range env.Jobs(stale) {
-		mustDelete(t, env, &job, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		env.WaitGone(&job)
-	}
+	deleteJobs(t, env, stale)
 	refused := env.Faults.Calls("update tasks/status")
 	testenv.Eventually(t, func(context.Context) error { // it decides on the old copy, and its write loses
 		if n := env.Faults.Calls("update tasks/status"); n == refused {
@@ -303,9 +292,7 @@ func TestC04StaleCopyLoses(t *testing.T) {
 	thaw()
 	env.Touch(stale)
 	env.Quiet(500 * time.Millisecond)
-	if now := env.Get(stale); now.Status.State != v1alpha1.StateSucceeded || !now.Status.CompletionTime.Equal(done.Status.CompletionTime) {
-		t.Errorf("status was\n%+v\nand is\n%+v", done.Status, now.Status)
-	}
+	wantSameEnd(t, done, env.Get(stale))
 	if n := env.Faults.Calls("create jobs"); n != 1 {
 		t.Errorf("%d Jobs were asked for", n)
 	}

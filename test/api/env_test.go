@@ -14,29 +14,21 @@ import (
 // newEnv is the world of a test, with the operator in it.
 func newEnv(t *testing.T, opts ...testenv.Option) *testenv.Env {
 	t.Helper()
-	return testenv.New(t, append([]testenv.Option{
-		testenv.WithController(setup),
-		testenv.WithManager(func(o *ctrl.Options) {
-			o.Cache.ByObject = task.CacheByObject()
-			o.NewClient = task.NewClient(1)
-		}),
-	}, opts...)...)
+	return testenv.New(t, append(operatorFor(1), opts...)...)
 }
 
-func setup(ctx context.Context, mgr ctrl.Manager, env *testenv.Env, wrap testenv.Wrap) error {
-	return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{
-		Clock: env.Clock, Wrap: wrap, ReadsOwnWrites: task.ReadsOwnWrites(1), SkipNameValidation: true,
-	})
-}
-
-// manyNamespaces makes the operator what it is for several named namespaces: its reads may be older than its writes.
-func manyNamespaces() []testenv.Option {
+// operatorFor makes the operator what it is for so many named namespaces. For more than one its reads may be older than its
+// writes.
+func operatorFor(namespaces int) []testenv.Option {
 	return []testenv.Option{
-		testenv.WithManager(func(o *ctrl.Options) { o.NewClient = task.NewClient(2) }),
 		testenv.WithController(func(ctx context.Context, mgr ctrl.Manager, env *testenv.Env, wrap testenv.Wrap) error {
 			return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{
-				Clock: env.Clock, Wrap: wrap, ReadsOwnWrites: task.ReadsOwnWrites(2), SkipNameValidation: true,
+				Clock: env.Clock, Wrap: wrap, ReadsOwnWrites: task.ReadsOwnWrites(namespaces), SkipNameValidation: true,
 			})
+		}),
+		testenv.WithManager(func(o *ctrl.Options) {
+			o.Cache.ByObject = task.CacheByObject()
+			o.NewClient = task.NewClient(namespaces)
 		}),
 	}
 }
