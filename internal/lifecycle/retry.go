@@ -26,6 +26,7 @@ const (
 	DefaultFinishGraceSeconds     = 60
 	DefaultWorkerLostSeconds      = 300
 	DefaultWorkerRetentionSeconds = 300
+	DefaultStageWeight            = 1
 )
 
 // Verdict is what follows an attempt that did not succeed.
