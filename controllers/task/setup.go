@@ -149,6 +149,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("task").
 		For(&v1alpha1.Task{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.Task{}, reportHandler).
 		Owns(&batchv1.Job{}, builder.WithPredicates(jobChanged)).
 		Watches(&corev1.Pod{}, r.podHandler()).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfJobEvent), builder.WithPredicates(notDeleted)).
@@ -246,6 +247,28 @@ var jobChanged = predicate.Funcs{
 	},
 	DeleteFunc:  func(event.DeleteEvent) bool { return true },
 	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// reportHandler wakes a Task whose worker's final report has been stored, before all that begins. Other reports are looked at when a
+// timeout may have passed.
+var reportHandler = handler.Funcs{
+	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		before, ok := e.ObjectOld.(*v1alpha1.Task)
+		after, ok2 := e.ObjectNew.(*v1alpha1.Task)
+		if !ok || !ok2 || after.Status.Report == nil || equality.Semantic.DeepEqual(before.Status.Report, after.Status.Report) {
+			return
+		}
+		enqueueEnding(q, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(after)})
+	},
+}
+
+// enqueueEnding puts what frees a slot and shows a result before new work.
+func enqueueEnding(q workqueue.TypedRateLimitingInterface[reconcile.Request], req reconcile.Request) {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
+		return
+	}
+	q.Add(req)
 }
 
 // podChanged tells whether a decision could see the difference. Which container is the worker only its Task knows, so all of
