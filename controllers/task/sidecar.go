@@ -10,7 +10,6 @@ import (
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/report"
-	"github.com/taskwarden/taskwarden/internal/reporter"
 )
 
 // Gateway is what a sidecar must know to deliver reports.
@@ -59,7 +58,7 @@ func addSidecar(t *v1alpha1.Task, template *corev1.PodTemplateSpec, worker *core
 			}}},
 		}}})
 	worker.VolumeMounts = append(worker.VolumeMounts, corev1.VolumeMount{Name: commandVolume, MountPath: commandDir, ReadOnly: true})
-	setEnv(worker, corev1.EnvVar{Name: v1alpha1.EnvReporter, Value: "http://" + reporter.DefaultListen})
+	setEnv(worker, corev1.EnvVar{Name: v1alpha1.EnvReporter, Value: "http://" + report.DefaultListen})
 	setEnv(worker, corev1.EnvVar{Name: v1alpha1.EnvCommand, Value: path.Join(commandDir, commandFile)})
 	if s := t.Spec.HeartbeatTimeoutSeconds; s != nil {
 		setEnv(worker, corev1.EnvVar{Name: v1alpha1.EnvHeartbeatSeconds, Value: strconv.Itoa(int(*s))})
@@ -78,11 +77,11 @@ func sidecar(t *v1alpha1.Task, spec *corev1.PodSpec, g *Gateway) corev1.Containe
 		Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{reporterProgram, "ready"}}}},
 		Env: []corev1.EnvVar{
 			env(v1alpha1.EnvTaskUID, string(t.UID)), env(v1alpha1.EnvAttempt, strconv.Itoa(int(t.Status.Attempt))),
-			env(reporter.EnvGatewayURL, g.URL), env(reporter.EnvGatewayAddress, g.Address), env(reporter.EnvGatewayCA, g.CA),
-			env(reporter.EnvTokenFile, path.Join(tokenDir, tokenFile)), env(reporter.EnvSpool, spoolDir),
-			env(reporter.EnvCommandFile, path.Join(commandDir, commandFile)),
-			env(reporter.EnvNoteLimit, strconv.Itoa(min(report.MaxNoteBytes, messagesBytes/containers))),
-			env(reporter.EnvGraceSeconds, strconv.FormatInt(*spec.TerminationGracePeriodSeconds, 10)),
+			env(report.EnvGatewayURL, g.URL), env(report.EnvGatewayAddress, g.Address), env(report.EnvGatewayCA, g.CA),
+			env(report.EnvTokenFile, path.Join(tokenDir, tokenFile)), env(report.EnvSpool, spoolDir),
+			env(report.EnvCommandFile, path.Join(commandDir, commandFile)),
+			env(report.EnvNoteLimit, strconv.Itoa(min(report.MaxNoteBytes, messagesBytes/containers))),
+			env(report.EnvGraceSeconds, strconv.FormatInt(*spec.TerminationGracePeriodSeconds, 10)),
 		},
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
