@@ -50,6 +50,10 @@ const (
 // endingPriority puts a worker's end before all that begins: a slot is freed and a result shown before new work starts.
 const endingPriority = 10
 
+// startPatience is how long the news of a start waits while more Tasks than there are passes at once wait for theirs: a worker that
+// ends meanwhile, as short ones do in a flood, saves a status write and an Event, and all that come after it wait less.
+const startPatience = podWait
+
 // Options of the controller.
 type Options struct {
 	// Concurrency is how many Tasks are reconciled at once. Default DefaultConcurrency.
@@ -151,7 +155,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 		For(&v1alpha1.Task{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.Task{}, reportHandler).
 		Owns(&batchv1.Job{}, builder.WithPredicates(jobChanged)).
-		Watches(&corev1.Pod{}, r.podHandler()).
+		Watches(&corev1.Pod{}, r.podHandler(o.Concurrency)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfJobEvent), builder.WithPredicates(notDeleted)).
 		Watches(&eventsv1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfPodEvent), builder.WithPredicates(notDeleted)).
 		WithOptions(controller.Options{
@@ -278,8 +282,9 @@ func podChanged(before, after *corev1.Pod) bool {
 		!equality.Semantic.DeepEqual(before.Status.ContainerStatuses, after.Status.ContainerStatuses)
 }
 
-// podHandler wakes the Task of a pod, endings first.
-func (r *Reconciler) podHandler() handler.EventHandler {
+// podHandler wakes the Task of a pod: endings first, and where many wait, starts a little later. concurrency is how many passes
+// there are at once.
+func (r *Reconciler) podHandler(concurrency int) handler.EventHandler {
 	enqueue := func(ctx context.Context, obj client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
@@ -288,11 +293,14 @@ func (r *Reconciler) podHandler() handler.EventHandler {
 		facts := factsOfPod(pod, "")
 		ended := facts.Exit != nil || !facts.MayRun
 		for _, req := range r.tasksOfPod(ctx, pod) {
-			if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && ended {
+			switch pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); {
+			case ok && ended:
 				pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
-				continue
+			case !facts.RunningSince.IsZero() && q.Len() > concurrency:
+				q.AddAfter(req, startPatience)
+			default:
+				q.Add(req)
 			}
-			q.Add(req)
 		}
 	}
 	return handler.Funcs{
