@@ -293,9 +293,9 @@ func (r *Reconciler) podHandler(concurrency int) handler.EventHandler {
 		facts := factsOfPod(pod, "")
 		ended := facts.Exit != nil || !facts.MayRun
 		for _, req := range r.tasksOfPod(ctx, pod) {
-			switch pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); {
-			case ok && ended:
-				pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
+			switch {
+			case ended:
+				enqueueEnding(q, req)
 			case !facts.RunningSince.IsZero() && q.Len() > concurrency:
 				q.AddAfter(req, startPatience)
 			default:
