@@ -25,10 +25,16 @@ func hasSidecar(t *v1alpha1.Task) bool { return t.Spec.Reporter == v1alpha1.Repo
 
 // finalReport is the final report of the current attempt, nil where none is stored.
 func (d *decision) finalReport() *v1alpha1.FinalReport {
-	if r := d.task.Status.Report; r != nil && r.Attempt == d.task.Status.Attempt {
-		return r
+	if d.hasReported(d.task.Status.Attempt) {
+		return d.task.Status.Report
 	}
 	return nil
+}
+
+// hasReported tells whether the final report of an attempt is stored: then it has a pod, even if that is not seen yet.
+func (d *decision) hasReported(attempt int32) bool {
+	r := d.task.Status.Report
+	return r != nil && r.Attempt == attempt
 }
 
 // reporter names the pod of a worker that has reported although nobody has seen it run.
