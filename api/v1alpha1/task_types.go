@@ -658,9 +658,12 @@ type AttemptStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// exitCode of the worker, where it is known.
+	// exitCode of the worker, where it is known. Of a worker that has reported it is known only later.
 	// +optional
 	ExitCode *int32 `json:"exitCode,omitempty"`
+	// reported tells that the worker's final report has ended it.
+	// +optional
+	Reported *bool `json:"reported,omitempty"`
 	// charged tells whether spec.retry.limit paid for it.
 	// +optional
 	Charged *bool `json:"charged,omitempty"`
