@@ -357,7 +357,7 @@ type TaskStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// state is where the Task is. The API server refuses every change that is not in the state table.
-	// +required
+	// +optional
 	State State `json:"state,omitempty"`
 
 	// reason is one word for why the Task is there, a documented constant.
