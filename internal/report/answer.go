@@ -22,6 +22,8 @@ const (
 	Stored Outcome = "Stored"
 	// Ignored: a report with the same or a higher sequence is in the status already, and this one changes nothing.
 	Ignored Outcome = "Ignored"
+	// Queued: the sidecar has it (202), and will deliver it. The gateway never answers so.
+	Queued Outcome = "Queued"
 )
 
 // Code names the cause of a refusal.
