@@ -91,6 +91,7 @@ func (r *Reporter) deliver(ctx context.Context, it *item) {
 	r.mu.Lock()
 	final := it == r.queue.final
 	if !final && r.queue.final != nil {
+		it.asked = true
 		ctx, cut = context.WithTimeout(ctx, checkpointTimeout)
 		defer cut()
 	}

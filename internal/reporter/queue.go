@@ -177,7 +177,6 @@ func (q *queue) nextFinal(now time.Time) (*item, time.Time) {
 		return nil, q.final.due
 	}
 	if c := q.find(report.Checkpoint); c != nil && !c.asked {
-		c.asked = true
 		return c, time.Time{}
 	}
 	return q.final, time.Time{}
