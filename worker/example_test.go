@@ -41,8 +41,8 @@ func makeThumbnails(ctx context.Context, t *worker.Task) error {
 	return t.SetResult(worker.Result{URL: "s3://results/thumbnails.zip", Data: map[string]int{"pictures": done}})
 }
 
-// A worker's main function is worker.Main(makeThumbnails). Here it runs with an environment that is made up, and without a sidecar,
-// so that its result goes to the termination message.
+// A worker's main function is worker.Main(makeThumbnails). Here it runs with an environment that is made up, and without a
+// sidecar, so that its result goes to the termination message.
 func Example() {
 	dir, err := os.MkdirTemp("", "worker")
 	if err != nil {
@@ -51,7 +51,8 @@ func Example() {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	input, message := filepath.Join(dir, "input.json"), filepath.Join(dir, "termination-log")
-	if err := errors.Join(os.WriteFile(input, []byte(`{"pictures":["a.png","b.png"]}`), 0o600), os.WriteFile(message, nil, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(input, []byte(`{"pictures":["a.png","b.png"]}`), 0o600), os.WriteFile(message, nil,
+		0o600)); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -22,7 +22,8 @@ type (
 	}
 )
 
-// finish tells how the work has ended, and says the exit code. stopped is why the worker was told to stop, nil where it was not.
+// finish tells how the work has ended, and says the exit code. stopped is why the worker was told to stop, nil where it was
+// not.
 func (t *Task) finish(ctx context.Context, stopped, err error) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -30,7 +31,8 @@ func (t *Task) finish(ctx context.Context, stopped, err error) int {
 	case err == nil:
 		return t.succeed(ctx)
 	case stopped != nil && !IsPermanent(err):
-		// Not a failure of this worker's: the operator knows why it was stopped, and a drained node is no reason to charge an attempt.
+		// Not a failure of this worker's: the operator knows why it was stopped, and a drained node is no reason to charge an
+		// attempt.
 		t.options.Log.Info("stopped", "cause", stopped, "error", err)
 		return ExitStopped
 	}

@@ -59,8 +59,8 @@ func newTask(o *Options) (*Task, error) {
 	return t, nil
 }
 
-// Input reads spec.input.value into v, as encoding/json does. The error is ErrNoInput where the Task has none, and permanent where
-// the input does not fit into v: the same input will not fit the next time.
+// Input reads spec.input.value into v, as encoding/json does. The error is ErrNoInput where the Task has none, and permanent
+// where the input does not fit into v: the same input will not fit the next time.
 func (t *Task) Input(v any) error {
 	found, err := t.readFile(envInput, v)
 	switch {
@@ -104,8 +104,8 @@ func WithMessage(message string) ProgressOption {
 	return func(p *report.ProgressPayload) { p.Message = message }
 }
 
-// WithRemaining adds how long the work will still take; without it that is reckoned from the pace so far. Fractions of a second are
-// rounded up.
+// WithRemaining adds how long the work will still take; without it that is reckoned from the pace so far. Fractions of a second
+// are rounded up.
 func WithRemaining(d time.Duration) ProgressOption {
 	return func(p *report.ProgressPayload) {
 		seconds := int64((max(0, d) + time.Second - 1) / time.Second)
@@ -130,8 +130,8 @@ func (t *Task) Stage(name string) {
 	}
 }
 
-// SaveCheckpoint keeps a value for the next attempt, should there be one, in place of the one before. It is written as JSON, and may
-// have at most 16 KiB. Without a sidecar it does nothing. The error says why the sidecar does not have it.
+// SaveCheckpoint keeps a value for the next attempt, should there be one, in place of the one before. It is written as JSON,
+// and may have at most 16 KiB. Without a sidecar it does nothing. The error says why the sidecar does not have it.
 func (t *Task) SaveCheckpoint(v any) error {
 	if t.sidecar == nil {
 		return nil
@@ -173,15 +173,15 @@ func (t *Task) heed(err error) {
 type Result struct {
 	// URL is where the result is. At most 2 KiB.
 	URL string
-	// Data is the result itself, as encoding/json writes it. At most 16 KiB; without a sidecar everything together must fit into the
-	// termination message, which has 4096 bytes.
+	// Data is the result itself, as encoding/json writes it. At most 16 KiB; without a sidecar everything together must fit into
+	// the termination message, which has 4096 bytes.
 	Data any
 	// Message is a line for people. At most 1 KiB.
 	Message string
 }
 
-// SetResult sets what the worker leaves if it succeeds, in place of what was set before. The error says what is wrong with it, and
-// then nothing is set.
+// SetResult sets what the worker leaves if it succeeds, in place of what was set before. The error says what is wrong with it,
+// and then nothing is set.
 func (t *Task) SetResult(r Result) error {
 	payload := &report.ResultPayload{URL: r.URL, Message: r.Message}
 	if r.Data != nil {
@@ -200,7 +200,8 @@ func (t *Task) SetResult(r Result) error {
 	return nil
 }
 
-// SetLogURL sets where the log of this attempt is, in success and in failure. At most 2 KiB. The error says what is wrong with it.
+// SetLogURL sets where the log of this attempt is, in success and in failure. At most 2 KiB. The error says what is wrong with
+// it.
 func (t *Task) SetLogURL(address string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

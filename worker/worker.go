@@ -21,8 +21,9 @@
 // The function returns nil when the work is done. An error fails the attempt, and the Task's retry policy says what follows;
 // an error from [Permanent] says that no further attempt would help. The context is cancelled when the worker is to stop.
 //
-// With reporter: Sidecar in the Task, everything is reported as it happens, and heartbeats are sent by themselves. Without it the
-// same program works as well: result or error go to the termination message, and progress, stages and checkpoints go nowhere.
+// With reporter: Sidecar in the Task, everything is reported as it happens, and heartbeats are sent by themselves. Without it
+// the same program works as well: result or error go to the termination message, and progress, stages and checkpoints go
+// nowhere.
 //
 // The exit codes are [ExitSucceeded], [ExitFailed], [ExitPermanent] and [ExitStopped].
 package worker
@@ -49,8 +50,8 @@ const (
 	ExitSucceeded = 0
 	// ExitFailed: the work has failed, or its result could not be handed over.
 	ExitFailed = 1
-	// ExitPermanent: it has failed, and another attempt would fail as well. Without a sidecar a rule of the retry policy can say so:
-	// exitCodes: [2] with action: Fail.
+	// ExitPermanent: it has failed, and another attempt would fail as well. Without a sidecar a rule of the retry policy can say
+	// so: exitCodes: [2] with action: Fail.
 	ExitPermanent = 2
 	// ExitStopped: the worker was told to stop before its work was done, by a signal or because its attempt is over.
 	ExitStopped = 143
@@ -71,14 +72,14 @@ const (
 const (
 	defaultHeartbeat   = 10 * time.Second
 	defaultMessageFile = "/dev/termination-log"
-	// patience is how long a stage, a checkpoint or a final report is tried while the sidecar cannot be reached: its container may be
-	// restarting.
+	// patience is how long a stage, a checkpoint or a final report is tried while the sidecar cannot be reached: its container may
+	// be restarting.
 	patience      = 5 * time.Second
 	finalPatience = 30 * time.Second
 )
 
-// ErrAttemptClosed is the cause of the context's end where the operator has closed the attempt: it was cancelled, has timed out, or
-// the Task is gone. Nothing that the worker does is looked at any more.
+// ErrAttemptClosed is the cause of the context's end where the operator has closed the attempt: it was cancelled, has timed
+// out, or the Task is gone. Nothing that the worker does is looked at any more.
 var ErrAttemptClosed = errors.New("the attempt is over")
 
 // errStopped is the cause of the context's end after a signal.
@@ -89,8 +90,9 @@ type Func func(ctx context.Context, t *Task) error
 
 // Options change how [Run] works. The zero value is what [Main] uses.
 type Options struct {
-	// HeartbeatInterval is the time from one heartbeat to the next. 0 is a third of the Task's heartbeatTimeoutSeconds, or 10 seconds
-	// where it has none. Below 0 there are no heartbeats: then progress, stages and checkpoints alone say that the worker lives.
+	// HeartbeatInterval is the time from one heartbeat to the next. 0 is a third of the Task's heartbeatTimeoutSeconds, or 10
+	// seconds where it has none. Below 0 there are no heartbeats: then progress, stages and checkpoints alone say that the worker
+	// lives.
 	HeartbeatInterval time.Duration
 	// MessageFile is the container's terminationMessagePath. Default /dev/termination-log.
 	MessageFile string
@@ -103,8 +105,8 @@ type Options struct {
 	pause func(context.Context, time.Duration) error
 }
 
-// Main runs the function, reports how it ended and exits with one of the exit codes of this package. Its context is cancelled at
-// SIGTERM and SIGINT.
+// Main runs the function, reports how it ended and exits with one of the exit codes of this package. Its context is cancelled
+// at SIGTERM and SIGINT.
 func Main(do Func) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	code := Run(ctx, do, Options{})
@@ -112,8 +114,9 @@ func Main(do Func) {
 	os.Exit(code)
 }
 
-// Run is Main for programs that have signals and exit codes of their own: it runs the function, reports how it ended, and returns
-// the exit code. With a sidecar it returns only after that has the final report. When ctx is done the worker is told to stop.
+// Run is Main for programs that have signals and exit codes of their own: it runs the function, reports how it ended, and
+// returns the exit code. With a sidecar it returns only after that has the final report. When ctx is done the worker is told to
+// stop.
 func Run(ctx context.Context, do Func, o Options) int {
 	o = withDefaults(o)
 	t, err := newTask(&o)
@@ -201,8 +204,8 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Permanent says of an error that another attempt would end in it as well: the Task then fails without a retry, whatever its retry
-// policy says. Permanent(nil) is nil.
+// Permanent says of an error that another attempt would end in it as well: the Task then fails without a retry, whatever its
+// retry policy says. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil

@@ -346,7 +346,8 @@ func TestHeartbeats(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	s := newSidecar(t)
 	s.answer = func(string) (int, report.Answer) {
-		return http.StatusRequestEntityTooLarge, report.Answer{Code: report.TooLarge, Field: "checkpoint", Limit: 16384, Message: "checkpoint: has 20002 bytes, the limit is 16384"}
+		return http.StatusRequestEntityTooLarge, report.Answer{Code: report.TooLarge, Field: "checkpoint", Limit: 16384,
+			Message: "checkpoint: has 20002 bytes, the limit is 16384"}
 	}
 	o := options(t, envReporter+"="+s.URL)
 	code := Run(t.Context(), func(_ context.Context, task *Task) error {

@@ -1,6 +1,6 @@
 // Command taskwarden-reporter is the sidecar that brings a worker's reports to the gateway, and the command with which a shell
-// script reports. It is one program, so that the sidecar can put the command where the worker finds it, and it needs nothing but
-// itself, so that it runs in any image.
+// script reports. It is one program, so that the sidecar can put the command where the worker finds it, and it needs nothing
+// but itself, so that it runs in any image.
 package main
 
 import (

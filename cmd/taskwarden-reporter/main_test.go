@@ -127,7 +127,8 @@ func TestReport(t *testing.T) {
 		"checkpoint of stdin":  {args: []string{"checkpoint", "-"}, stdin: "[1]\n", want: `/v1/checkpoint [1]`},
 		"succeeded":            {args: []string{"succeeded"}, want: `/v1/succeeded {}`},
 		"succeeded with all": {
-			args: []string{"succeeded", "--url", "s3://b/k", "--data", "@" + file, "--log-url", "https://l/1", "--message", "done", "--wait", "30"},
+			args: []string{"succeeded", "--url", "s3://b/k", "--data", "@" + file, "--log-url", "https://l/1", "--message", "done",
+				"--wait", "30"},
 			want: `/v1/succeeded?wait=30 {"url":"s3://b/k","data":{"pages":12},"message":"done","execution_log_url":"https://l/1"}`,
 		},
 		"failed": {args: []string{"failed"}, want: `/v1/failed {}`},
@@ -185,10 +186,12 @@ func TestReportRefuses(t *testing.T) {
 	if len(a.told) > 0 {
 		t.Errorf("the sidecar is told %q", a.told)
 	}
-	if code, _, errs := runHere([]string{"report", "heartbeat"}, ""); code != exitRefused || !strings.Contains(errs, "TASKWARDEN_REPORTER is not set") {
+	if code, _, errs := runHere([]string{"report", "heartbeat"}, ""); code != exitRefused || !strings.Contains(errs,
+		"TASKWARDEN_REPORTER is not set") {
 		t.Errorf("without a sidecar: exit code %d, %s", code, errs)
 	}
-	a.status, a.answer = http.StatusRequestEntityTooLarge, report.Answer{Code: report.TooLarge, Field: "url", Limit: 2048, Message: "url: has 3000 bytes, the limit is 2048"}
+	a.status, a.answer = http.StatusRequestEntityTooLarge, report.Answer{Code: report.TooLarge, Field: "url", Limit: 2048,
+		Message: "url: has 3000 bytes, the limit is 2048"}
 	code, _, errs := runHere([]string{"report", "succeeded", "--url", "a:b"}, a.URL)
 	if code != exitRefused || !strings.Contains(errs, "url") || !strings.Contains(errs, "2048") {
 		t.Errorf("refused: exit code %d, %s", code, errs)
@@ -208,8 +211,10 @@ func runHere(args []string, sidecar string) (code int, stdout, stderr string) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"help"}, {"report", "--help"}, {"report", "help"}, {"report", "progress", "--help"}, {"report", "stage", "-h"}} {
-		if code, out, _ := runHere(args, ""); code != exitTaken || !strings.Contains(out, "Usage:") || !strings.Contains(strings.ToLower(out), "exit codes") {
+	for _, args := range [][]string{{"--help"}, {"help"}, {"report", "--help"}, {"report", "help"}, {"report", "progress",
+		"--help"}, {"report", "stage", "-h"}} {
+		if code, out, _ := runHere(args, ""); code != exitTaken || !strings.Contains(out, "Usage:") ||
+			!strings.Contains(strings.ToLower(out), "exit codes") {
 			t.Errorf("%q: exit code %d, %s", args, code, out)
 		}
 	}
@@ -220,7 +225,8 @@ func TestUnreachable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 5 seconds")
 	}
-	if code, _, errs := runHere([]string{"report", "heartbeat"}, "http://127.0.0.1:1"); code != exitUnreachable || !strings.Contains(errs, "cannot be reached") {
+	if code, _, errs := runHere([]string{"report", "heartbeat"}, "http://127.0.0.1:1"); code != exitUnreachable ||
+		!strings.Contains(errs, "cannot be reached") {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
 }
@@ -243,7 +249,10 @@ func TestReachesASidecarThatRestarts(t *testing.T) {
 	if listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address); err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })}
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(http.StatusAccepted)
+	})}
 	t.Cleanup(func() { _ = server.Close() })
 	go func() { _ = server.Serve(listener) }()
 	if code := <-done; code != exitTaken {
@@ -281,7 +290,8 @@ func TestServe(t *testing.T) {
 	env := []string{
 		reporter.EnvTaskUID + "=u", reporter.EnvAttempt + "=1", report.EnvGatewayURL + "=" + gateway.URL,
 		report.EnvTokenFile + "=" + filepath.Join(dir, "token"), report.EnvSpool + "=" + filepath.Join(dir, "spool"),
-		reporter.EnvListen + "=" + listen, reporter.EnvNoteFile + "=" + filepath.Join(dir, "note"), report.EnvCommandFile + "=" + command,
+		reporter.EnvListen + "=" + listen, reporter.EnvNoteFile + "=" + filepath.Join(dir,
+			"note"), report.EnvCommandFile + "=" + command,
 	}
 	start := func() *exec.Cmd {
 		t.Helper()

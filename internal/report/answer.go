@@ -33,8 +33,8 @@ type Code string
 const (
 	// InvalidReport (400): the body is not a report; field and message say why.
 	InvalidReport Code = "InvalidReport"
-	// InvalidFinishTime (400): actual_finish_time is before the Task's creation or too far in the future. The same report without it
-	// is taken.
+	// InvalidFinishTime (400): actual_finish_time is before the Task's creation or too far in the future. The same report without
+	// it is taken.
 	InvalidFinishTime Code = "InvalidFinishTime"
 	// Unauthenticated (401): no token, or one that is not valid here.
 	Unauthenticated Code = "Unauthenticated"

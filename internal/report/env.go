@@ -5,8 +5,8 @@ const (
 	// EnvGatewayURL is the base URL of the gateway: reports are posted to v1/reports below it. It must be https; http is taken for
 	// loopback addresses alone, because the token goes with each report.
 	EnvGatewayURL = "TASKWARDEN_GATEWAY_URL"
-	// EnvGatewayAddress is host and port that are dialled in place of the URL's, so that reports do not need DNS; may be empty. The
-	// certificate must still be that of the URL's host, which is dialled where this address fails.
+	// EnvGatewayAddress is host and port that are dialled in place of the URL's, so that reports do not need DNS; may be empty.
+	// The certificate must still be that of the URL's host, which is dialled where this address fails.
 	EnvGatewayAddress = "TASKWARDEN_GATEWAY_ADDRESS"
 	// EnvGatewayCA has the certificates, in PEM, that the gateway's is signed by. Needed with https.
 	EnvGatewayCA = "TASKWARDEN_GATEWAY_CA"

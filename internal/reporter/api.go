@@ -163,9 +163,13 @@ func readBody(w http.ResponseWriter, req *http.Request) ([]byte, *refusal) {
 	case errors.As(err, &large):
 		return nil, bodyTooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, &refusal{http.StatusRequestTimeout, report.Answer{Code: report.SlowRequest, Message: "the body did not come in time"}}
+		return nil, &refusal{http.StatusRequestTimeout, report.Answer{
+			Code: report.SlowRequest, Message: "the body did not come in time",
+		}}
 	case err != nil:
-		return nil, &refusal{http.StatusBadRequest, report.Answer{Code: report.InvalidReport, Field: "body", Message: "body: was cut off"}}
+		return nil, &refusal{http.StatusBadRequest, report.Answer{
+			Code: report.InvalidReport, Field: "body", Message: "body: was cut off",
+		}}
 	}
 	if text := req.Header.Get("Content-Type"); text != "" && len(body) > 0 {
 		if media, _, err := mime.ParseMediaType(text); err != nil || media != "application/json" {

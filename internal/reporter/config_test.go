@@ -36,13 +36,15 @@ func TestFromEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.TaskUID != "uid" || c.Attempt != 2 || c.GatewayURL != g.URL+"/v1/reports" || c.Listen != "127.0.0.1:7788" ||
-		c.NoteFile != "/dev/termination-log" || c.NoteLimit != 4096 || c.Grace != 180*time.Second || c.RootCAs == nil || c.CommandFile != "" {
+		c.NoteFile != "/dev/termination-log" || c.NoteLimit != 4096 || c.Grace != 180*time.Second || c.RootCAs == nil ||
+		c.CommandFile != "" {
 		t.Errorf("got %+v", c)
 	}
 	for name, values := range map[string][]string{
-		EnvTaskUID:               {"", strings.Repeat("u", 65)},
-		EnvAttempt:               {"", "0", "-1", "1.5", "x", "99999999999"},
-		report.EnvGatewayURL:     {"", "gateway", "http://gateway:8443", "ftp://gateway", "https://", "https://u:p@gateway", "https://g/?a=b", ":"},
+		EnvTaskUID: {"", strings.Repeat("u", 65)},
+		EnvAttempt: {"", "0", "-1", "1.5", "x", "99999999999"},
+		report.EnvGatewayURL: {"", "gateway", "http://gateway:8443", "ftp://gateway", "https://", "https://u:p@gateway",
+			"https://g/?a=b", ":"},
 		report.EnvGatewayAddress: {"10.0.0.1", ":8443", "10.0.0.1:x", "10.0.0.1:70000"},
 		report.EnvGatewayCA:      {"", "junk"},
 		report.EnvTokenFile:      {""},
@@ -54,7 +56,8 @@ func TestFromEnvironment(t *testing.T) {
 		for _, value := range values {
 			wrong := maps.Clone(env)
 			wrong[name] = value
-			if _, err := FromEnvironment(func(name string) string { return wrong[name] }); err == nil || !strings.Contains(err.Error(), name) {
+			_, err := FromEnvironment(func(name string) string { return wrong[name] })
+			if err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s=%q: got %v, want an error that names it", name, value, err)
 			}
 		}
@@ -101,7 +104,8 @@ func TestC68TLS(t *testing.T) {
 			}
 			mustWrite(t, config.TokenFile, secret)
 			r := newRig(t)
-			d := newGateway(config, r.clock).send(t.Context(), &report.Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: report.Heartbeat})
+			d := newGateway(config, r.clock).send(t.Context(), &report.Report{TaskID: "u", Attempt: 1, Sequence: 1,
+				Kind: report.Heartbeat})
 			if d.taken() != c.taken {
 				t.Errorf("got %+v", d)
 			}
@@ -121,7 +125,8 @@ func TestC68NoRedirect(t *testing.T) {
 	defer redirecting.Close()
 	r := newRig(t)
 	r.config.GatewayURL = redirecting.URL
-	d := newGateway(r.config, r.clock).send(t.Context(), &report.Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: report.Heartbeat})
+	d := newGateway(r.config, r.clock).send(t.Context(), &report.Report{TaskID: "u", Attempt: 1, Sequence: 1,
+		Kind: report.Heartbeat})
 	if asked || d.taken() || d.refused() {
 		t.Errorf("got %+v, asked elsewhere: %v", d, asked)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -176,7 +177,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 		return 0
 	}
 	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
-		if !(seconds > 0) { // NaN as well
+		if math.IsNaN(seconds) || seconds <= 0 {
 			return 0
 		}
 		return time.Duration(min(seconds, maxRetryAfter.Seconds()) * float64(time.Second))

@@ -46,8 +46,8 @@ func TestFailedDeliveryIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestSuccessMakesTheRestGo: what is stuck gets another number once others have overtaken it, because under its old one it would be
-// ignored; and it goes as soon as anything is delivered.
+// TestSuccessMakesTheRestGo: what is stuck gets another number once others have overtaken it, because under its old one it
+// would be ignored; and it goes as soon as anything is delivered.
 func TestSuccessMakesTheRestGo(t *testing.T) {
 	r := newRig(t)
 	r.gateway.answers(always(http.StatusServiceUnavailable, report.Unavailable))
@@ -63,7 +63,8 @@ func TestSuccessMakesTheRestGo(t *testing.T) {
 	r.take("/v1/stage", `{"name":"a"}`)
 	r.came(6)
 	got := r.gateway.reports()[4:]
-	if got[0].Kind != report.Stage || got[0].Sequence != 2 || got[1].Kind != report.Checkpoint || got[1].Sequence != 3 || got[1].RetryCount != 4 {
+	if got[0].Kind != report.Stage || got[0].Sequence != 2 || got[1].Kind != report.Checkpoint || got[1].Sequence != 3 ||
+		got[1].RetryCount != 4 {
 		t.Errorf("got %+v", got)
 	}
 	eventually(t, "the spool is empty", func() bool { return r.spooled() == "" })
@@ -81,8 +82,8 @@ func TestUnreachableGateway(t *testing.T) {
 	}
 }
 
-// TestDialsTheAddressFirst: without DNS the gateway is reached by its address, under the name of the URL; and by the URL where the
-// address is dead.
+// TestDialsTheAddressFirst: without DNS the gateway is reached by its address, under the name of the URL; and by the URL where
+// the address is dead.
 func TestDialsTheAddressFirst(t *testing.T) {
 	for name, c := range map[string]struct{ host, address string }{
 		"no DNS":           {"http://gateway.invalid", "live"},
@@ -102,7 +103,8 @@ func TestDialsTheAddressFirst(t *testing.T) {
 
 func TestRetryAfter(t *testing.T) {
 	for value, want := range map[string]time.Duration{
-		"": 0, "7": 7 * time.Second, " 7 ": 7 * time.Second, "0": 0, "-1": 0, "NaN": 0, "x": 0, "1e99": maxRetryAfter, "3600": maxRetryAfter,
+		"": 0, "7": 7 * time.Second, " 7 ": 7 * time.Second, "0": 0, "-1": 0, "NaN": 0, "x": 0,
+		"1e99": maxRetryAfter, "3600": maxRetryAfter,
 		begin.Add(20 * time.Second).Format(http.TimeFormat): 20 * time.Second,
 		begin.Add(-time.Hour).Format(http.TimeFormat):       0,
 		begin.Add(time.Hour).Format(http.TimeFormat):        maxRetryAfter,

@@ -9,8 +9,8 @@ import (
 	"github.com/taskwarden/taskwarden/internal/report"
 )
 
-// TestFinalIsKeptFirst: in the spool and in the note before the first delivery; afterwards the note says that it is delivered, and
-// no longer has the data.
+// TestFinalIsKeptFirst: in the spool and in the note before the first delivery; afterwards the note says that it is delivered,
+// and no longer has the data.
 func TestFinalIsKeptFirst(t *testing.T) {
 	r := newRig(t)
 	var spooled, note string
@@ -20,17 +20,20 @@ func TestFinalIsKeptFirst(t *testing.T) {
 		return gatewayAnswer{status: http.StatusOK}
 	})
 	r.start(nil)
-	if status, _ := r.post("/v1/succeeded?wait=30", `{"url":"s3://b/k","data":{"pages":12},"execution_log_url":"https://l/1"}`); status != http.StatusOK {
+	if status, _ := r.post("/v1/succeeded?wait=30",
+		`{"url":"s3://b/k","data":{"pages":12},"execution_log_url":"https://l/1"}`); status != http.StatusOK {
 		t.Fatalf("answered with %d", status)
 	}
 	before, after := report.ParseNote(note), func() *report.Note { _, n := r.noteText(); return n }()
 	if spooled != finalName || before == nil || before.Delivered || string(before.Final.Result.Data) != `{"pages":12}` {
 		t.Errorf("at the delivery there is %q on disk, and the note is %s", spooled, note)
 	}
-	if after == nil || !after.Delivered || after.Final.Result.URL != "s3://b/k" || after.Final.Result.Data != nil || len(after.Omitted) > 0 {
+	if after == nil || !after.Delivered || after.Final.Result.URL != "s3://b/k" || after.Final.Result.Data != nil ||
+		len(after.Omitted) > 0 {
 		t.Errorf("after the delivery the note is %+v", after)
 	}
-	if got := r.gateway.reports()[0]; got.ActualFinishTime != begin.UnixMilli() || got.ExecutionLogURL != "https://l/1" || string(got.Result.Data) != `{"pages":12}` {
+	if got := r.gateway.reports()[0]; got.ActualFinishTime != begin.UnixMilli() || got.ExecutionLogURL != "https://l/1" ||
+		string(got.Result.Data) != `{"pages":12}` {
 		t.Errorf("delivered is %+v", got)
 	}
 }
@@ -105,8 +108,8 @@ func TestCheckpointGoesBeforeAFailure(t *testing.T) {
 	}
 }
 
-// TestC27ClosedAttempt: after 410 everything that waits is set aside, and the worker is told that nobody waits for it. Its final
-// word is delivered even so: the operator wants to know of it.
+// TestC27ClosedAttempt: after 410 everything that waits is set aside, and the worker is told that nobody waits for it. Its
+// final word is delivered even so: the operator wants to know of it.
 func TestC27ClosedAttempt(t *testing.T) {
 	r := newRig(t)
 	r.gateway.answers(always(http.StatusServiceUnavailable, report.Unavailable))
@@ -140,7 +143,8 @@ func TestRefusedFinalStaysInTheNote(t *testing.T) {
 	r := newRig(t)
 	r.gateway.answers(always(http.StatusUnauthorized, report.Unauthenticated))
 	r.start(nil)
-	if status, a := r.post("/v1/succeeded?wait=30", `{"data":1}`); status != http.StatusUnauthorized || a.Code != report.Unauthenticated {
+	if status, a := r.post("/v1/succeeded?wait=30", `{"data":1}`); status != http.StatusUnauthorized ||
+		a.Code != report.Unauthenticated {
 		t.Errorf("got %d %+v", status, a)
 	}
 	if _, note := r.noteText(); note == nil || note.Delivered || string(note.Final.Result.Data) != "1" {
@@ -170,7 +174,8 @@ func TestRestart(t *testing.T) {
 	r.start(nil)
 	eventually(t, "all is delivered", func() bool { return r.status().Delivered == 2 })
 	got := r.gateway.reports()[before:]
-	if got[0].Kind != report.Stage || got[0].Sequence != 1 || got[1].Kind != report.Checkpoint || got[1].Sequence != 2 || got[0].RetryCount != 4 {
+	if got[0].Kind != report.Stage || got[0].Sequence != 1 || got[1].Kind != report.Checkpoint || got[1].Sequence != 2 ||
+		got[0].RetryCount != 4 {
 		t.Errorf("after the restart came %+v", got)
 	}
 	r.take("/v1/stage", `{"name":"b"}`)
@@ -294,13 +299,16 @@ func TestNoteIsRewrittenInPlace(t *testing.T) {
 	r := newRig(t)
 	mustWrite(t, r.config.NoteFile, strings.Repeat("x", 3000))
 	n := noteFile{path: r.config.NoteFile, limit: 4096}
-	final := report.Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: report.Succeeded, Result: &report.ResultPayload{Message: strings.Repeat("m", 900)}}
-	for _, note := range []*report.Note{noteOf(&final, finalTaken, "e"), noteOf(&final, finalDelivered, ""), noteOf(nil, "", ""), noteOf(&final, finalTaken, "")} {
+	final := report.Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: report.Succeeded,
+		Result: &report.ResultPayload{Message: strings.Repeat("m", 900)}}
+	for _, note := range []*report.Note{noteOf(&final, finalTaken, "e"), noteOf(&final, finalDelivered, ""), noteOf(nil, "", ""),
+		noteOf(&final, finalTaken, "")} {
 		if err := n.write(note); err != nil {
 			t.Fatal(err)
 		}
 		text, got := r.noteText()
-		if got == nil || (got.Final == nil) != (note.Final == nil) || got.Delivered != note.Delivered || strings.HasSuffix(text, " ") {
+		if got == nil || (got.Final == nil) != (note.Final == nil) || got.Delivered != note.Delivered ||
+			strings.HasSuffix(text, " ") {
 			t.Errorf("want %+v, got %s", note, text)
 		}
 	}

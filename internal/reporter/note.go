@@ -15,8 +15,8 @@ type noteFile struct {
 	limit int
 }
 
-// write replaces the note. The file may be a bind mount, so it is written in place; in one call, with blanks up to the old length,
-// so that a process killed in between leaves no half note.
+// write replaces the note. The file may be a bind mount, so it is written in place; in one call, with blanks up to the old
+// length, so that a process killed in between leaves no half note.
 func (n *noteFile) write(note *report.Note) error {
 	text := note.Encode(n.limit)
 	f, err := os.OpenFile(n.path, os.O_CREATE|os.O_WRONLY, 0o644)

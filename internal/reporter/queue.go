@@ -42,7 +42,8 @@ type item struct {
 // slow tells whether the quick tries are used up.
 func (it *item) slow() bool { return it.waits > len(quickWaits) }
 
-// queue is what is on its way, in the order of the sequence numbers, and decides what goes when. It does no I/O and has no clock.
+// queue is what is on its way, in the order of the sequence numbers, and decides what goes when. It does no I/O and has no
+// clock.
 type queue struct {
 	news  []*item
 	final *item
@@ -108,8 +109,8 @@ func (q *queue) add(it *item) (lost *item) {
 	return lost
 }
 
-// addFinal queues a final report, and drops what it makes superfluous. A checkpoint is worth something after a failure: the next
-// attempt begins with it.
+// addFinal queues a final report, and drops what it makes superfluous. A checkpoint is worth something after a failure: the
+// next attempt begins with it.
 func (q *queue) addFinal(it *item) {
 	q.final = it
 	q.news = slices.DeleteFunc(q.news, func(n *item) bool { return superfluous(n.report.Kind, it.report.Kind) })
@@ -171,7 +172,8 @@ func (q *queue) dueTime(it *item) time.Time {
 // light tells whether reports of a kind may be passed on less often than they are made.
 func light(k report.Kind) bool { return k == report.Progress || k == report.Heartbeat }
 
-// nextFinal lets a checkpoint have one try before each try of a failure: once the failure is stored the gateway takes no checkpoint.
+// nextFinal lets a checkpoint have one try before each try of a failure: once the failure is stored the gateway takes no
+// checkpoint.
 func (q *queue) nextFinal(now time.Time) (*item, time.Time) {
 	if q.final.due.After(now) {
 		return nil, q.final.due

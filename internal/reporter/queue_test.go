@@ -153,7 +153,8 @@ func TestWaitsGrow(t *testing.T) {
 	}
 }
 
-// TestC45StuckItemIsOvertaken: what the gateway answers with 5xx again and again lets the others pass, but no stage passes another.
+// TestC45StuckItemIsOvertaken: what the gateway answers with 5xx again and again lets the others pass, but no stage passes
+// another.
 func TestC45StuckItemIsOvertaken(t *testing.T) {
 	var q queue
 	for i, words := range []string{"stage a", "stage b", "progress 1", "checkpoint 1"} {

@@ -1,6 +1,6 @@
-// Package reporter is the sidecar that stands beside a worker, takes its reports and brings them to the gateway: what it has taken
-// is delivered once, in order, or is still there when somebody looks for it. It imports the standard library and the clock alone,
-// so that it stays below 20 MiB of memory.
+// Package reporter is the sidecar that stands beside a worker, takes its reports and brings them to the gateway: what it has
+// taken is delivered once, in order, or is still there when somebody looks for it. It imports the standard library and the
+// clock alone, so that it stays below 20 MiB of memory.
 package reporter
 
 import (
@@ -83,8 +83,9 @@ type finalState struct {
 	done     chan struct{}
 }
 
-// New opens the spool, takes up what an earlier container of the same pod has left there, and writes the note about it. The error
-// is about a spool that another process uses; one that cannot be written is reported instead, and everything goes on from memory.
+// New opens the spool, takes up what an earlier container of the same pod has left there, and writes the note about it. The
+// error is about a spool that another process uses; one that cannot be written is reported instead, and everything goes on from
+// memory.
 func New(c *Config, clk clock.Clock, log *slog.Logger) (*Reporter, error) {
 	r := &Reporter{
 		config: c, clock: clk, log: log, jitter: rand.Float64, gateway: newGateway(c, clk),
@@ -100,7 +101,8 @@ func New(c *Config, clk clock.Clock, log *slog.Logger) (*Reporter, error) {
 	final, news, errLoad := s.load(c.TaskUID, c.Attempt)
 	first, errSequence := s.firstSequence()
 	r.sequence = first - 1
-	if err = cmp.Or(err, errLoad, errSequence); err != nil {
+	err = cmp.Or(err, errLoad, errSequence)
+	if err != nil {
 		// Numbers that an earlier process may have used must not come again: the gateway would take the reports for old ones.
 		r.sequence = max(r.sequence, clk.Now().UnixMilli())
 	}
@@ -137,8 +139,8 @@ func (r *Reporter) resume(final *record, news []*record) {
 	r.writeNote()
 }
 
-// Run serves the worker's API and delivers, until ctx is done and then until everything is delivered, or shortly before the pod's
-// grace is over. listening is told the address that it listens on; may be nil.
+// Run serves the worker's API and delivers, until ctx is done and then until everything is delivered, or shortly before the
+// pod's grace is over. listening is told the address that it listens on; may be nil.
 func (r *Reporter) Run(ctx context.Context, listening func(net.Addr)) error {
 	defer r.spool.close()
 	defer r.gateway.client.CloseIdleConnections()
@@ -212,7 +214,8 @@ type refusal struct {
 func (r *Reporter) closedFor() *refusal {
 	switch {
 	case r.stopping:
-		return &refusal{http.StatusServiceUnavailable, report.Answer{Code: report.Unavailable, Message: "the sidecar is shutting down"}}
+		return &refusal{http.StatusServiceUnavailable, report.Answer{Code: report.Unavailable,
+			Message: "the sidecar is shutting down"}}
 	case r.taking || r.final != nil:
 		return &refusal{http.StatusConflict, report.Answer{
 			Code: report.OutcomeRecorded, Message: "a final report has been made, nothing more is taken",
@@ -296,7 +299,8 @@ func (r *Reporter) takeFinal(rep *report.Report) (*finalState, *refusal) {
 	return final, nil
 }
 
-// preempt ends the delivery in flight where the final report waits for it: at once where it is superfluous. The lock must be held.
+// preempt ends the delivery in flight where the final report waits for it: at once where it is superfluous. The lock must be
+// held.
 func (r *Reporter) preempt() {
 	if r.inFlight == nil || r.queue.final == nil {
 		return
@@ -395,8 +399,8 @@ type Status struct {
 	SpoolError string `json:"spool_error,omitempty"`
 	// NoteError says why the termination message cannot be written.
 	NoteError string `json:"note_error,omitempty"`
-	// Final is empty until there is a final report, then taken, and in the end delivered, late (the outcome of the attempt was fixed
-	// before) or refused.
+	// Final is empty until there is a final report, then taken, and in the end delivered, late (the outcome of the attempt was
+	// fixed before) or refused.
 	Final finalOutcome `json:"final,omitempty"`
 }
 

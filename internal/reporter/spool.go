@@ -71,7 +71,8 @@ type spool struct {
 	reserved int64
 }
 
-// openSpool makes the folder and locks it. Where it can only not be written there is a spool nevertheless, and an error with it.
+// openSpool makes the folder and locks it. Where it can only not be written there is a spool nevertheless, and an error with
+// it.
 func openSpool(dir string, log *slog.Logger) (*spool, error) {
 	s := &spool{dir: dir, log: log, fault: func(string, string) error { return nil }}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -110,8 +111,8 @@ func nameOf(k report.Kind) string {
 	return string(k) + ".json"
 }
 
-// load reads what an earlier process has left: the final report, nil where there is none, and the others in no order. Everything
-// that is not in order is put aside.
+// load reads what an earlier process has left: the final report, nil where there is none, and the others in no order.
+// Everything that is not in order is put aside.
 func (s *spool) load(taskUID string, attempt int32) (final *record, news []*record, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -171,8 +172,8 @@ func (s *spool) putAside(name string, why error) {
 	}
 }
 
-// write keeps a report in place of an older one of its kind. After a synced write even a crash of the node finds it, or the older
-// one, whole.
+// write keeps a report in place of an older one of its kind. After a synced write even a crash of the node finds it, or the
+// older one, whole.
 func (s *spool) write(rec *record, synced bool) error {
 	data, err := json.Marshal(rec)
 	if err != nil {
@@ -275,8 +276,8 @@ func (s *spool) reserve(n int64) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(fmt.Appendf(nil, "%0*d", sequenceDigits, last), 0)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	_, errWrite := f.WriteAt(fmt.Appendf(nil, "%0*d", sequenceDigits, last), 0)
+	if err := errors.Join(errWrite, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	s.reserved = last

@@ -45,7 +45,8 @@ func TestC45OneBadItemDoesNotBlock(t *testing.T) {
 	}
 	r.came(6)
 	s := r.status()
-	if s.Delivered != 3 || s.SetAside != 3 || s.SetAsideReason != "401 Unauthenticated" || s.Retries != 0 || s.Final != finalDelivered {
+	if s.Delivered != 3 || s.SetAside != 3 || s.SetAsideReason != "401 Unauthenticated" || s.Retries != 0 ||
+		s.Final != finalDelivered {
 		t.Errorf("status %+v", s)
 	}
 	for _, code := range []string{"TooLarge", "InvalidReport", "Unauthenticated"} {
@@ -92,7 +93,8 @@ func (r *rig) keep(rep *report.Report) {
 
 // TestC45BadSpoolFile: what is half written, not JSON, or of somebody else, is put aside, and the rest goes on.
 func TestC45BadSpoolFile(t *testing.T) {
-	whole, err := json.Marshal(record{Report: report.Report{TaskID: "uid", Attempt: 2, Sequence: 9, Kind: report.Stage, Stage: &report.StagePayload{Name: "a"}}})
+	whole, err := json.Marshal(record{Report: report.Report{TaskID: "uid", Attempt: 2, Sequence: 9, Kind: report.Stage,
+		Stage: &report.StagePayload{Name: "a"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +107,8 @@ func TestC45BadSpoolFile(t *testing.T) {
 		"another kind":    strings.Replace(string(whole), `"stage","`, `"heartbeat","`, 1),
 		"another Task":    strings.Replace(string(whole), `"uid"`, `"other"`, 1),
 		"another attempt": strings.Replace(string(whole), `"attempt":2`, `"attempt":1`, 1),
-		"another name":    strings.Replace(strings.Replace(string(whole), `"kind":"stage"`, `"kind":"heartbeat"`, 1), `,"stage":{"name":"a"}`, "", 1),
+		"another name": strings.Replace(strings.Replace(string(whole), `"kind":"stage"`, `"kind":"heartbeat"`, 1),
+			`,"stage":{"name":"a"}`, "", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -161,8 +164,8 @@ func TestC45FullDisk(t *testing.T) {
 	}
 }
 
-// TestC45NoSpool: a folder that cannot be made, or not be written, is told of, and everything goes on from memory, with numbers that
-// no earlier process has used.
+// TestC45NoSpool: a folder that cannot be made, or not be written, is told of, and everything goes on from memory, with numbers
+// that no earlier process has used.
 func TestC45NoSpool(t *testing.T) {
 	r := newRig(t)
 	mustWrite(t, r.config.SpoolDir, "a file where the folder should be")
