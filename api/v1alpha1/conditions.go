@@ -39,8 +39,12 @@ const (
 	ReasonContainerWaiting = "ContainerWaiting"
 	// ReasonWorkerRunning: the worker container runs.
 	ReasonWorkerRunning = "WorkerRunning"
+	// ReasonAwaitingReport: the worker has exited, and its sidecar may still deliver a final report of it.
+	ReasonAwaitingReport = "AwaitingReport"
 	// ReasonCreatePending: the worker Job could not be created yet; the message has the API server's text.
 	ReasonCreatePending = "CreatePending"
+	// ReasonGatewayMissing: the worker needs a sidecar, and there is no gateway to which it could deliver.
+	ReasonGatewayMissing = "GatewayMissing"
 	// ReasonNameConflict: a Job of the needed name exists that is not this attempt's own, or is being deleted.
 	ReasonNameConflict = "NameConflict"
 	// ReasonWaitingForPodTermination: the next attempt waits because an earlier worker may still run.

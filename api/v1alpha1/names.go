@@ -46,6 +46,8 @@ const (
 	// EnvCommand is the path of the program that reports from a shell script ("$TASKWARDEN_COMMAND report progress 40"); set only with
 	// reporter Sidecar.
 	EnvCommand = "TASKWARDEN_COMMAND"
+	// EnvHeartbeatSeconds is spec.heartbeatTimeoutSeconds; set only where that is.
+	EnvHeartbeatSeconds = "TASKWARDEN_HEARTBEAT_SECONDS"
 )
 
 // The sidecar of reporter Sidecar.

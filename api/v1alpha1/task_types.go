@@ -357,7 +357,7 @@ type TaskStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// state is where the Task is. The API server refuses every change that is not in the state table.
-	// +optional
+	// +required
 	State State `json:"state,omitempty"`
 
 	// reason is one word for why the Task is there, a documented constant.
@@ -756,6 +756,7 @@ type Task struct {
 
 	// status is what is true. A Task is Pending from its creation, also while no operator has looked at it.
 	// +optional
+	// +structType=atomic
 	// +kubebuilder:default={state: Pending, reason: Accepted, conditions: {{type: "Succeeded", status: "Unknown", reason: "Accepted", message: "The operator has not reported yet", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Finished", status: "False", reason: "Accepted", message: "The operator has not reported yet", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Accepted", message: "The operator has not reported yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status TaskStatus `json:"status,omitempty,omitzero"`
 }

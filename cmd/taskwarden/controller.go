@@ -6,11 +6,13 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -20,6 +22,12 @@ import (
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/controllers/task"
+)
+
+// Variables by which the pod is told who it is.
+const (
+	envPodName      = "POD_NAME"
+	envPodNamespace = "POD_NAMESPACE"
 )
 
 type controllerOptions struct {
@@ -32,6 +40,8 @@ type controllerOptions struct {
 	burst                int
 	concurrency          int
 	namespaces           []string
+	gatewayNamespace     string
+	reporterImage        string
 	log                  zap.Options
 }
 
@@ -53,6 +63,9 @@ func newControllerCommand() *cobra.Command {
 	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server, above 0")
 	f.IntVar(&o.concurrency, "concurrency", task.DefaultConcurrency, "Tasks reconciled at once, above 0")
 	f.StringSliceVar(&o.namespaces, "namespace", nil, "namespaces to watch (default: all)")
+	f.StringVar(&o.gatewayNamespace, "gateway-namespace", os.Getenv(envPodNamespace),
+		"namespace of the gateway, to which sidecars report (default: that of the pod)")
+	f.StringVar(&o.reporterImage, "reporter-image", "", "image of the sidecars (default: that of the pod)")
 	zapFlags := flag.NewFlagSet("zap", flag.ContinueOnError)
 	o.log.BindFlags(zapFlags)
 	f.AddGoFlagSet(zapFlags)
@@ -92,7 +105,10 @@ func (o *controllerOptions) run(ctx context.Context) error {
 		return err
 	}
 	options := task.Options{Concurrency: o.concurrency, ReadsOwnWrites: task.ReadsOwnWrites(len(o.namespaces))}
-	if err := (&task.Reconciler{}).SetupWithManager(ctx, mgr, options); err != nil {
+	gateways := &task.Gateways{
+		Reader: mgr.GetAPIReader(), Namespace: o.gatewayNamespace, Image: o.reporterImage, Pod: os.Getenv(envPodName), Clock: clock.RealClock{},
+	}
+	if err := (&task.Reconciler{Gateways: gateways}).SetupWithManager(ctx, mgr, options); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {

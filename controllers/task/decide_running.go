@@ -33,6 +33,10 @@ func (d *decision) running() {
 	if status.State == v1alpha1.StatePending {
 		d.start(w)
 	}
+	d.takeNote(w)
+	if d.awaitsReport(w) {
+		return
+	}
 	if e := d.ending(w); e != nil {
 		if !w.MayRun() && !d.vanished(w) || e.workersOwn {
 			d.close(w, e)
@@ -47,6 +51,10 @@ func (d *decision) running() {
 	}
 	d.wake(lifecycle.ActiveDeadline(d.task))
 	d.wake(lifecycle.OverallDeadline(d.task))
+	d.wake(lifecycle.HeartbeatDeadline(d.task))
+	d.wake(lifecycle.ProgressDeadline(d.task))
+	stage, _ := lifecycle.StageDeadline(d.task)
+	d.wake(stage)
 }
 
 // uncreated tells that no Job is known of the attempt that waits.
@@ -64,6 +72,8 @@ func (d *decision) start(w *Worker) {
 	case w != nil && w.Job != nil && w.Job.Complete && len(w.Pods) == 0:
 		// The Job's word alone: it ran, nobody knows when.
 		d.refuse(lifecycle.Started(d.task, v1alpha1.WorkerStatus{StartTime: ptr.To(metav1.NewMicroTime(w.Job.CreateTime))}, d.now))
+	case d.finalReport() != nil:
+		d.refuse(lifecycle.Started(d.task, d.reporter(pod), d.now))
 	}
 }
 
@@ -131,6 +141,7 @@ func (d *decision) stopping(w *Worker) {
 	}
 	switch lostAt := d.lostDeadline(w, since); {
 	case !w.MayRun() && !d.vanished(w):
+		d.takeNote(w)
 		d.noteMismatch(e)
 		d.noteStopped(reason, fmt.Sprintf("The worker of attempt %d has stopped", status.Attempt))
 		d.close(w, e)

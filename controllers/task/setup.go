@@ -50,6 +50,10 @@ const (
 // endingPriority puts a worker's end before all that begins: a slot is freed and a result shown before new work starts.
 const endingPriority = 10
 
+// startPatience is how long the news of a start waits while more Tasks than there are passes at once wait for theirs: a worker that
+// ends meanwhile, as short ones do in a flood, saves a status write and an Event, and all that come after it wait less.
+const startPatience = podWait
+
 // Options of the controller.
 type Options struct {
 	// Concurrency is how many Tasks are reconciled at once. Default DefaultConcurrency.
@@ -149,8 +153,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("task").
 		For(&v1alpha1.Task{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.Task{}, reportHandler).
 		Owns(&batchv1.Job{}, builder.WithPredicates(jobChanged)).
-		Watches(&corev1.Pod{}, r.podHandler()).
+		Watches(&corev1.Pod{}, r.podHandler(o.Concurrency)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfJobEvent), builder.WithPredicates(notDeleted)).
 		Watches(&eventsv1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfPodEvent), builder.WithPredicates(notDeleted)).
 		WithOptions(controller.Options{
@@ -248,6 +253,28 @@ var jobChanged = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
+// reportHandler wakes a Task whose worker's final report has been stored, before all that begins. Other reports are looked at when a
+// timeout may have passed.
+var reportHandler = handler.Funcs{
+	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		before, ok := e.ObjectOld.(*v1alpha1.Task)
+		after, ok2 := e.ObjectNew.(*v1alpha1.Task)
+		if !ok || !ok2 || after.Status.Report == nil || equality.Semantic.DeepEqual(before.Status.Report, after.Status.Report) {
+			return
+		}
+		enqueueEnding(q, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(after)})
+	},
+}
+
+// enqueueEnding puts what frees a slot and shows a result before new work.
+func enqueueEnding(q workqueue.TypedRateLimitingInterface[reconcile.Request], req reconcile.Request) {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
+		return
+	}
+	q.Add(req)
+}
+
 // podChanged tells whether a decision could see the difference. Which container is the worker only its Task knows, so all of
 // them count.
 func podChanged(before, after *corev1.Pod) bool {
@@ -255,8 +282,9 @@ func podChanged(before, after *corev1.Pod) bool {
 		!equality.Semantic.DeepEqual(before.Status.ContainerStatuses, after.Status.ContainerStatuses)
 }
 
-// podHandler wakes the Task of a pod, endings first.
-func (r *Reconciler) podHandler() handler.EventHandler {
+// podHandler wakes the Task of a pod: endings first, and where many wait, starts a little later. concurrency is how many passes
+// there are at once.
+func (r *Reconciler) podHandler(concurrency int) handler.EventHandler {
 	enqueue := func(ctx context.Context, obj client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
@@ -265,11 +293,14 @@ func (r *Reconciler) podHandler() handler.EventHandler {
 		facts := factsOfPod(pod, "")
 		ended := facts.Exit != nil || !facts.MayRun
 		for _, req := range r.tasksOfPod(ctx, pod) {
-			if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && ended {
+			switch pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); {
+			case ok && ended:
 				pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
-				continue
+			case !facts.RunningSince.IsZero() && q.Len() > concurrency:
+				q.AddAfter(req, startPatience)
+			default:
+				q.Add(req)
 			}
-			q.Add(req)
 		}
 	}
 	return handler.Funcs{

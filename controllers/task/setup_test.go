@@ -30,7 +30,7 @@ func TestJobsByOwner(t *testing.T) {
 		"another Task's":                 {func(o *metav1.OwnerReference) { o.UID = "another" }, 0},
 	} {
 		task := pending().Task
-		job := newJob(task)
+		job := newJob(task, nil)
 		tc.alter(&job.OwnerReferences[0])
 		var found batchv1.JobList
 		err := fakeOf(t).WithObjects(job).Build().List(t.Context(), &found, client.MatchingFields{indexTaskUID: string(task.UID)})
@@ -40,17 +40,26 @@ func TestJobsByOwner(t *testing.T) {
 	}
 }
 
+// afterPatience stands for what is added only to wait.
+const afterPatience = -2
+
 // noted is a queue that keeps what is added to it, with its priority.
 type noted struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	added map[string]int
+	long  int
 }
+
+func (n noted) Len() int { return n.long }
 
 func (n noted) Add(req reconcile.Request) { n.added[req.Name] = 0 }
 
 func (n noted) AddWithOpts(o priorityqueue.AddOpts, reqs ...reconcile.Request) {
 	for _, req := range reqs {
 		n.added[req.Name] = ptr.Deref(o.Priority, 0)
+		if o.After == startPatience {
+			n.added[req.Name] = afterPatience
+		}
 	}
 }
 
@@ -61,10 +70,11 @@ func TestPodHandler(t *testing.T) {
 	runs, ends := podOf(corev1.PodRunning, containerRuns("worker")), podOf(corev1.PodSucceeded, containerEnded("worker", 0, "Completed", ""))
 	half := podOf(corev1.PodRunning, containerEnded("worker", 0, "Completed", ""), containerRuns("other"))
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	const none = -1
+	const none, concurrency = -1, 10
 	for name, tc := range map[string]struct {
 		before, after *corev1.Pod // before is nil where it is new, after where it is deleted
 		unknown       bool        // its last state
+		waiting       int
 		priority      int
 		witnessed     bool
 	}{
@@ -72,6 +82,10 @@ func TestPodHandler(t *testing.T) {
 		"found running":                 {after: runs, priority: 0},
 		"found ended":                   {after: ends, priority: endingPriority},
 		"starts":                        {before: starting, after: runs, priority: 0},
+		"starts while some wait":        {before: starting, after: runs, waiting: concurrency, priority: 0},
+		"starts while many wait":        {before: starting, after: runs, waiting: concurrency + 1, priority: afterPatience},
+		"ends while many wait":          {before: runs, after: ends, waiting: concurrency + 1, priority: endingPriority},
+		"made while many wait":          {after: starting, waiting: concurrency + 1, priority: 0},
 		"ends":                          {before: runs, after: ends, priority: endingPriority},
 		"its worker ends":               {before: runs, after: half, priority: endingPriority},
 		"nothing new":                   {before: runs, after: runs, priority: none},
@@ -82,8 +96,8 @@ func TestPodHandler(t *testing.T) {
 	} {
 		task := processing().Task
 		r := &Reconciler{Client: fakeOf(t).WithObjects(task).Build(), witness: newWitness()}
-		q := noted{added: map[string]int{}}
-		h := r.podHandler()
+		q := noted{added: map[string]int{}, long: tc.waiting}
+		h := r.podHandler(concurrency)
 		switch {
 		case tc.before == nil:
 			h.Create(t.Context(), event.CreateEvent{Object: podOfTask(tc.after, task)}, queue(q))

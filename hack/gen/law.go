@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -12,19 +14,23 @@ import (
 )
 
 // addStateLaw makes the API server refuse every change of status.state that is not in the table, from whomever it comes.
-// The first state needs no rule: by its default a Task without a status is Pending. Two rules are needed: one at the field,
-// which is not asked where the field is absent, and one at the root, which sees to it that a stored state, or the history that
-// tells that the operator knows the Task, does not become absent by whatever way (the field, the whole status, null).
+// A status is always there, by its default, which is also why the first state needs no rule; and a status always has a state,
+// since that is required. So the rule at the field is always asked. What a status put back to its default would lose is the
+// history, which tells that the operator knows the Task.
 func addStateLaw(root *schema) error {
-	addRules(root, apiextensionsv1.ValidationRule{
-		Rule: "!has(oldSelf.status) || (!has(oldSelf.status.state) || has(self.status) && has(self.status.state)) && " +
-			"(!has(oldSelf.status.history) || has(self.status) && has(self.status.history))",
-		Message:   "a state or a history that has been stored is never removed",
-		FieldPath: ".status.state",
-	})
-	return edit(root, []string{"status", "state"}, func(s *schema) error {
-		addRules(s, stateLaw()...)
-		return nil
+	return edit(root, []string{"status"}, func(status *schema) error {
+		if status.Default == nil || !slices.Contains(status.Required, "state") {
+			return errors.New("status needs a default, and a required state: without them the rules are not asked")
+		}
+		addRules(status, apiextensionsv1.ValidationRule{
+			Rule:      "!has(oldSelf.history) || has(self.history)",
+			Message:   "a history that has been stored is never removed",
+			FieldPath: ".history",
+		})
+		return edit(status, []string{"state"}, func(s *schema) error {
+			addRules(s, stateLaw()...)
+			return nil
+		})
 	})
 }
 

@@ -133,8 +133,8 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Why }
 
-// TooLarge tells whether an error is about the size of something.
-func TooLarge(err error) bool {
+// IsTooLarge tells whether an error is about the size of something.
+func IsTooLarge(err error) bool {
 	var field *FieldError
 	return errors.As(err, &field) && field.Limit > 0
 }
@@ -239,7 +239,7 @@ func (r *Report) checkMembers() error {
 	}{
 		{"progress", r.Progress != nil, Progress, true},
 		{"stage", r.Stage != nil, Stage, true},
-		{"checkpoint", len(r.Checkpoint) > 0, Checkpoint, true},
+		{"checkpoint", isSet(r.Checkpoint), Checkpoint, true},
 		{"result", r.Result != nil, Succeeded, false},
 		{"failure", r.Failure != nil, Failed, false},
 	} {
@@ -298,10 +298,17 @@ func (p *ResultPayload) check() error {
 	if err := checkMessage("result.message", p.Message); err != nil {
 		return err
 	}
-	if len(p.Data) == 0 {
+	if !isSet(p.Data) {
+		p.Data = nil
 		return nil
 	}
 	return checkJSON("result.data", &p.Data, MaxDataBytes)
+}
+
+// isSet tells whether a JSON value is there: null is as good as none, and the API server drops it.
+func isSet(value json.RawMessage) bool {
+	trimmed := bytes.TrimSpace(value)
+	return len(trimmed) > 0 && string(trimmed) != "null"
 }
 
 func checkMessage(field, message string) error {

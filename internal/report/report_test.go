@@ -67,8 +67,8 @@ func TestParse(t *testing.T) {
 			case c.field == "":
 			case !errors.As(err, &field) || field.Field != c.field || field.Limit != c.limit:
 				t.Errorf("got %#v, want a complaint about %s, limit %d", err, c.field, c.limit)
-			case TooLarge(err) != (c.limit > 0):
-				t.Error("TooLarge does not say what the limit says")
+			case IsTooLarge(err) != (c.limit > 0):
+				t.Error("IsTooLarge does not say what the limit says")
 			}
 		})
 	}
@@ -117,7 +117,7 @@ func TestNote(t *testing.T) {
 		"all fits":                 {note: Note{Final: final(100)}, limit: 4096},
 		"data does not fit":        {note: Note{Final: final(4096)}, limit: 4096, omitted: "data"},
 		"data and URLs do not fit": {note: Note{Final: final(4096)}, limit: 230, omitted: "data url"},
-		"only the outcome fits":    {note: Note{Final: final(10), SpoolError: strings.Repeat("e", 5000)}, limit: 320, omitted: "data url message"},
+		"URLs do not fit":          {note: Note{Final: final(10), SpoolError: strings.Repeat("e", 5000)}, limit: 400, omitted: "data url"},
 		"nothing fits":             {note: Note{Final: final(10)}, limit: 50, none: true},
 		"no report":                {note: Note{SpoolError: "no space left on device"}, limit: 4096},
 		"a failure, cut":           {note: Note{Final: &Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: Failed, Failure: &FailurePayload{Permanent: true, Message: strings.Repeat("ä", 500)}}}, limit: 300, omitted: "message"},

@@ -122,6 +122,8 @@ func TestStateLawHoldsAgainstRemoval(t *testing.T) {
 		"merge patch of status":    patch(types.MergePatchType, `{"status":null}`),
 		"merge patch of state":     patch(types.MergePatchType, `{"status":{"state":null}}`),
 		"JSON patch of status":     patch(types.JSONPatchType, `[{"op":"remove","path":"/status"}]`),
+		"JSON patch of history":    patch(types.JSONPatchType, `[{"op":"remove","path":"/status/history"}]`),
+		"put only the same state":  put(func(o map[string]any) { o["status"] = map[string]any{"state": o["status"].(map[string]any)["state"]} }),
 		"JSON patch of state":      patch(types.JSONPatchType, `[{"op":"remove","path":"/status/state"}]`),
 		"JSON patch moving state":  patch(types.JSONPatchType, `[{"op":"move","from":"/status/state","path":"/status/reason"}]`),
 	}
@@ -155,7 +157,7 @@ func TestStateLawHoldsAgainstServerSideApply(t *testing.T) {
 	}
 	wantRefused(t, apply(map[string]any{"state": "Unheard"}), "status.state", "Pending may only be followed by")
 	wantAccepted(t, apply(map[string]any{"state": "Processing", "reason": "X"}))
-	wantRefused(t, apply(map[string]any{"reason": "X"}), "status.state", "never removed")
+	wantRefused(t, apply(map[string]any{"reason": "X"}), "status.state", "Required value")
 	wantState(t, env, task.GetName(), "Processing")
 }
 

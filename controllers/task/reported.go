@@ -1,0 +1,154 @@
+package task
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+	"github.com/taskwarden/taskwarden/internal/report"
+)
+
+// Decisions about what the worker itself reports, with reporter Sidecar.
+
+// tellAwaiting is how long a report may be on its way before the status says that it is waited for: most come before that.
+const tellAwaiting = 2 * time.Second
+
+// anySkew is more than any worker's clock is off: a note cannot be sent again, so its finish time is brought into bounds.
+const anySkew = 100 * 365 * 24 * time.Hour
+
+func hasSidecar(t *v1alpha1.Task) bool { return t.Spec.Reporter == v1alpha1.ReporterSidecar }
+
+// finalReport is the final report of the current attempt, nil where none is stored.
+func (d *decision) finalReport() *v1alpha1.FinalReport {
+	if r := d.task.Status.Report; r != nil && r.Attempt == d.task.Status.Attempt {
+		return r
+	}
+	return nil
+}
+
+// reporter names the pod of a worker that has reported although nobody has seen it run.
+func (d *decision) reporter(pod *PodFacts) v1alpha1.WorkerStatus {
+	if pod != nil {
+		return pod.reference()
+	}
+	return v1alpha1.WorkerStatus{PodUID: d.finalReport().PodUID, StartTime: d.task.Status.Worker.CreateTime}
+}
+
+// takeNote stores the final report that a sidecar has left in its termination message because it could not deliver it.
+func (d *decision) takeNote(w *Worker) {
+	pod := d.pod(w)
+	if !hasSidecar(d.task) || pod == nil || pod.Sidecar == nil || !pod.Sidecar.Ended || d.finalReport() != nil {
+		return
+	}
+	note := report.ParseNote(pod.Sidecar.Message)
+	if note == nil || note.Final == nil || note.Delivered || note.Final.Attempt != d.task.Status.Attempt {
+		return
+	}
+	from := lifecycle.Origin{PodUID: pod.UID, Source: v1alpha1.FromTerminationMessage}
+	if changed, _ := lifecycle.Take(d.task, note.Final, from, anySkew, d.now); !changed || len(note.Omitted) == 0 {
+		return // refused, which a mismatch says where it matters
+	}
+	setCondition(d.task, v1alpha1.ConditionResultUndelivered, metav1.ConditionTrue, "TerminationMessageTooSmall",
+		fmt.Sprintf("The final report of attempt %d could not be delivered, and the sidecar's termination message had no room for its %s",
+			note.Final.Attempt, strings.Join(note.Omitted, ", ")), d.now)
+}
+
+// awaitsReport tells that the worker has exited and its sidecar may still deliver what it has reported: the exit must not overtake
+// that. It waits until a report is stored, the sidecar has ended, or the pod's grace is over.
+func (d *decision) awaitsReport(w *Worker) bool {
+	pod := d.pod(w)
+	if !hasSidecar(d.task) || pod == nil || pod.Exit == nil || pod.neverRan() || d.finalReport() != nil ||
+		pod.finished() || pod.Sidecar == nil || pod.Sidecar.Ended {
+		return false
+	}
+	until := pod.Exit.FinishTime.Add(pod.Grace)
+	if lifecycle.Passed(until, d.now) {
+		return false
+	}
+	d.wake(until)
+	tell := pod.Exit.FinishTime.Add(tellAwaiting)
+	if !lifecycle.Passed(tell, d.now) {
+		d.wake(tell)
+		return true
+	}
+	d.task.Status.Reason = v1alpha1.ReasonAwaitingReport
+	d.task.Status.Message = fmt.Sprintf("The worker exited with code %d; its sidecar may still deliver a report", pod.Exit.Code)
+	return true
+}
+
+// reported: the worker's own word, stored before anything else was.
+func (d *decision) reported(w *Worker) *ending {
+	r := d.finalReport()
+	if r == nil {
+		return nil
+	}
+	e := &ending{workersOwn: true, Ending: lifecycle.Ending{Event: lifecycle.Succeed, Reason: v1alpha1.ReasonCompleted, Message: r.Message}}
+	if r.Outcome == v1alpha1.ReportFailed {
+		e.Event, e.Reason = lifecycle.Fail, v1alpha1.ReasonWorkerFailed
+		if ptr.Deref(r.Permanent, false) {
+			e.Reason = v1alpha1.ReasonPermanentFailure
+		}
+		e.Message = "The worker reported that it has failed"
+		if r.Message != "" {
+			e.Message += ": " + r.Message
+		}
+	}
+	if pod := d.pod(w); pod != nil && pod.Exit != nil {
+		e.withExit(pod.Exit)
+	}
+	e.Result, e.FinishTime = r.Result, r.ReceivedTime.Time
+	if r.FinishTime != nil {
+		e.FinishTime = r.FinishTime.Time
+	}
+	return e
+}
+
+// noteContradiction keeps the exit of a worker that says something else than the report which has ended its attempt. A worker that
+// was stopped because it did not end by itself says nothing.
+func (d *decision) noteContradiction() {
+	r := d.task.Status.Report
+	if r == nil {
+		return
+	}
+	pod := d.worker(r.Attempt).Pod(r.PodUID)
+	if pod == nil || pod.Exit == nil || pod.StopAsked || late(pod.DeleteTime, pod.Exit.FinishTime) {
+		return
+	}
+	if said := r.Outcome == v1alpha1.ReportSucceeded; said != (pod.Exit.Code == 0) {
+		lifecycle.NoteMismatch(d.task, "ExitContradictsReport", fmt.Sprintf("The worker of attempt %d reported that it has %s, and exited with code %d",
+			r.Attempt, strings.ToLower(string(r.Outcome)), pod.Exit.Code), d.now)
+	}
+}
+
+// overdue is the ending for a timeout that has passed while the worker ran; nil where it has not.
+func (d *decision) overdue(w *Worker, deadline time.Time, reason, format string, args ...any) *ending {
+	if d.task.Status.State != v1alpha1.StateProcessing || !lifecycle.Passed(deadline, d.now) {
+		return nil
+	}
+	e := &ending{Ending: lifecycle.Ending{Event: lifecycle.Timeout, Reason: reason, Message: fmt.Sprintf(format, args...)}}
+	e.lateExit(d.pod(w))
+	return e
+}
+
+func (d *decision) stageTimeoutPassed(w *Worker) *ending {
+	deadline, timeout := lifecycle.StageDeadline(d.task)
+	if deadline.IsZero() {
+		return nil
+	}
+	return d.overdue(w, deadline, v1alpha1.ReasonStageTimeout, "timeoutSeconds %d of stage %s passed", timeout, d.task.Status.Progress.Stage)
+}
+
+func (d *decision) heartbeatTimeoutPassed(w *Worker) *ending {
+	return d.overdue(w, lifecycle.HeartbeatDeadline(d.task), v1alpha1.ReasonHeartbeatTimeout,
+		"heartbeatTimeoutSeconds %d passed without a report", ptr.Deref(d.task.Spec.HeartbeatTimeoutSeconds, 0))
+}
+
+func (d *decision) progressTimeoutPassed(w *Worker) *ending {
+	return d.overdue(w, lifecycle.ProgressDeadline(d.task), v1alpha1.ReasonNoProgress,
+		"progressTimeoutSeconds %d passed and the worker did not advance", ptr.Deref(d.task.Spec.ProgressTimeoutSeconds, 0))
+}
