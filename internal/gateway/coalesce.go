@@ -73,7 +73,7 @@ func (c *coalescer) take(ctx context.Context, d *delivery) outcome {
 		return o
 	case <-ctx.Done():
 		// It may still be written; another try is then answered as one that is known.
-		return outcome{err: unavailable(ctx.Err())}
+		return outcome{err: errBusy}
 	}
 }
 

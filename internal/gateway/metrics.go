@@ -115,8 +115,9 @@ func (c *retryCounter) count(d *delivery, o outcome) {
 	} else if o.again {
 		before = max(0, said-1)
 	}
-	c.counted.Add(key, max(said, before), countedFor)
 	if said > before {
 		c.metrics.retries.Add(float64(said - before))
+		// One that came at the first try is not worth the room: if its answer is lost, it comes again as the second.
+		c.counted.Add(key, said, countedFor)
 	}
 }

@@ -74,7 +74,7 @@ func refusalOf(err error) *refusal {
 	var field *report.FieldError
 	if errors.As(err, &field) {
 		answer := report.Answer{Code: report.InvalidReport, Message: field.Error(), Field: field.Field, Limit: field.Limit}
-		if report.TooLarge(err) {
+		if report.IsTooLarge(err) {
 			answer.Code = report.TooLarge
 		}
 		return &refusal{answer: answer}

@@ -7,10 +7,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/internal/report"
-
-	"github.com/taskwarden/taskwarden/api/v1alpha1"
 )
 
 // delivery is a report on its way.
