@@ -27,7 +27,8 @@ const (
 var errCrowded = errors.New("others have changed the Task at each try")
 
 // takeFinal stores a final report: a live read, a decision, and a write that fails if the Task has changed since the read. So the
-// first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed.
+// first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed. The write is
+// a patch with that resourceVersion, not an update: a gateway that is older than the CRD then drops no field that it does not know.
 func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 	for try := range maxTries {
 		if err := pause(ctx, g.options.Clock, try); err != nil {
@@ -37,11 +38,13 @@ func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 		if err != nil {
 			return outcome{err: err}
 		}
+		before := task.DeepCopy()
 		changed, refused := lifecycle.Take(task, d.report, d.origin(), g.options.MaxClockSkew, d.received)
 		if !changed {
 			return outcome{again: refused == nil, err: refused}
 		}
-		err = g.options.Client.Status().Update(ctx, task, client.FieldOwner(FieldOwner))
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		err = g.options.Client.Status().Patch(ctx, task, patch, client.FieldOwner(FieldOwner))
 		switch {
 		case err == nil:
 			return outcome{stored: refused == nil, err: refused} // refused, and noted
