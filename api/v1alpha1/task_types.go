@@ -357,7 +357,7 @@ type TaskStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// state is where the Task is. The API server refuses every change that is not in the state table.
-	// +required
+	// +optional
 	State State `json:"state,omitempty"`
 
 	// reason is one word for why the Task is there, a documented constant.
@@ -658,9 +658,12 @@ type AttemptStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// exitCode of the worker, where it is known.
+	// exitCode of the worker, where it is known. Of a worker that has reported it is known only later.
 	// +optional
 	ExitCode *int32 `json:"exitCode,omitempty"`
+	// reported tells that the worker's final report has ended it.
+	// +optional
+	Reported *bool `json:"reported,omitempty"`
 	// charged tells whether spec.retry.limit paid for it.
 	// +optional
 	Charged *bool `json:"charged,omitempty"`

@@ -27,6 +27,11 @@ func (in *AttemptStatus) DeepCopyInto(out *AttemptStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.Reported != nil {
+		in, out := &in.Reported, &out.Reported
+		*out = new(bool)
+		**out = **in
+	}
 	if in.Charged != nil {
 		in, out := &in.Charged, &out.Charged
 		*out = new(bool)

@@ -30,10 +30,10 @@ func (d *decision) running() {
 		d.idle()
 		return
 	}
+	d.takeNote(w)
 	if status.State == v1alpha1.StatePending {
 		d.start(w)
 	}
-	d.takeNote(w)
 	if d.awaitsReport(w) {
 		return
 	}

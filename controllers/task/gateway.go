@@ -1,7 +1,6 @@
 package task
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -90,19 +89,13 @@ func (g *Gateways) find(ctx context.Context) (*Gateway, error) {
 
 // image is the operator's own: the reporter that belongs to this version is in it.
 func (g *Gateways) image(ctx context.Context) (string, error) {
-	if g.Image != "" || g.last != nil {
-		return cmp.Or(g.Image, g.lastImage()), nil
+	if g.Image != "" {
+		return g.Image, nil
 	}
 	var pod corev1.Pod
 	if err := g.Reader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: g.Pod}, &pod); err != nil {
 		return "", err
 	}
-	return pod.Spec.Containers[0].Image, nil
-}
-
-func (g *Gateways) lastImage() string {
-	if g.last == nil {
-		return ""
-	}
-	return g.last.Image
+	g.Image = pod.Spec.Containers[0].Image // the pod's own does not change
+	return g.Image, nil
 }

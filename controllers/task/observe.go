@@ -44,11 +44,13 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, e
 
 // unstarted is the number of the attempt that comes next, as far as the status tells; 0 where one is open, or none comes.
 func unstarted(t *v1alpha1.Task) int32 {
-	switch {
+	switch s := &t.Status; {
 	case !lifecycle.Accepted(t):
 		return 1
-	case t.Status.State == v1alpha1.StateRetrying:
-		return t.Status.Attempt + 1
+	case s.State == v1alpha1.StatePending && s.Worker == nil:
+		return s.Attempt
+	case s.State == v1alpha1.StateRetrying:
+		return s.Attempt + 1
 	}
 	return 0
 }

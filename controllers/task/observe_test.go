@@ -139,6 +139,8 @@ func TestC40JobNotToldOf(t *testing.T) {
 	}{
 		"first attempt, cancelled":         {fresh(cancel), "demo-1", 1},
 		"first attempt, overall deadline":  {fresh(overall(60)).at(after(61)), "demo-1", 1},
+		"accepted, cancelled":              {accepted(cancel), "demo-1", 1},
+		"accepted, goes on":                {accepted(), "demo-1", 0},
 		"second attempt, cancelled":        {retrying(cancel), "demo-2", 2},
 		"second attempt, overall deadline": {retrying(overall(60)).at(after(61)), "demo-2", 2},
 		"second attempt, goes on":          {retrying(), "demo-2", 0},

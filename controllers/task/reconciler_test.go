@@ -38,11 +38,11 @@ func TestReconcileAnew(t *testing.T) {
 		"nothing in the way": {cached: waiting, stored: newer, wrote: []string{waits}},
 		"changed": {
 			cached: waiting, stored: newer, answers: to("status demo", changed),
-			wrote: []string{waits, cancelled}, again: time.Millisecond, gets: 1,
+			wrote: []string{waits, cancelled}, again: time.Millisecond, gets: 2,
 		},
 		"changed twice": {
 			cached: waiting, stored: newer, answers: to("status demo", changed, changed),
-			wrote: []string{waits, cancelled}, again: afterConflict, gets: 1,
+			wrote: []string{waits, cancelled}, again: afterConflict, gets: 2,
 		},
 		"changed, then no answer": {
 			cached: waiting, stored: newer, live: overloaded, answers: to("status demo", changed),
@@ -51,7 +51,7 @@ func TestReconcileAnew(t *testing.T) {
 		"changed, then gone": {cached: waiting, answers: to("status demo", changed), wrote: []string{waits}, gets: 1},
 		"changed before its Job": {
 			cached: due, stored: newer,
-			wrote: []string{cancelled}, again: time.Millisecond, gets: 2,
+			wrote: []string{cancelled}, again: time.Millisecond, gets: 3,
 		},
 		"gone meanwhile": {cached: waiting, answers: to("status demo", gone), wrote: []string{waits}, gets: 1},
 		"a failure": {

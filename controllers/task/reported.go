@@ -25,10 +25,16 @@ func hasSidecar(t *v1alpha1.Task) bool { return t.Spec.Reporter == v1alpha1.Repo
 
 // finalReport is the final report of the current attempt, nil where none is stored.
 func (d *decision) finalReport() *v1alpha1.FinalReport {
-	if r := d.task.Status.Report; r != nil && r.Attempt == d.task.Status.Attempt {
-		return r
+	if d.hasReported(d.task.Status.Attempt) {
+		return d.task.Status.Report
 	}
 	return nil
+}
+
+// hasReported tells whether the final report of an attempt is stored: then it has a pod, even if that is not seen yet.
+func (d *decision) hasReported(attempt int32) bool {
+	r := d.task.Status.Report
+	return r != nil && r.Attempt == attempt
 }
 
 // reporter names the pod of a worker that has reported although nobody has seen it run.
@@ -99,27 +105,31 @@ func (d *decision) reported(w *Worker) *ending {
 		}
 	}
 	if pod := d.pod(w); pod != nil && pod.Exit != nil {
-		e.withExit(pod.Exit)
+		e.ExitCode = ptr.To(pod.Exit.Code)
 	}
-	e.Result, e.FinishTime = r.Result, r.ReceivedTime.Time
+	e.Result, e.Reported, e.FinishTime = r.Result, true, r.ReceivedTime.Time
 	if r.FinishTime != nil {
 		e.FinishTime = r.FinishTime.Time
 	}
 	return e
 }
 
-// noteContradiction keeps the exit of a worker that says something else than the report which has ended its attempt. A worker that
-// was stopped because it did not end by itself says nothing.
-func (d *decision) noteContradiction() {
+// noteExit keeps the exit of a worker whose report has ended its attempt, and says so where the two contradict each other. The exit of
+// a worker that was stopped because it did not end by itself contradicts nothing.
+func (d *decision) noteExit() {
 	r := d.task.Status.Report
 	if r == nil {
 		return
 	}
-	pod := d.worker(r.Attempt).Pod(r.PodUID)
-	if pod == nil || pod.Exit == nil || pod.StopAsked || late(pod.DeleteTime, pod.Exit.FinishTime) {
+	pod, a := d.worker(r.Attempt).Pod(r.PodUID), attempt(d.task, r.Attempt)
+	if pod == nil || pod.Exit == nil || a == nil || !ptr.Deref(a.Reported, false) {
 		return
 	}
-	if said := r.Outcome == v1alpha1.ReportSucceeded; said != (pod.Exit.Code == 0) {
+	if a.ExitCode == nil {
+		a.ExitCode = ptr.To(pod.Exit.Code)
+	}
+	said, did := r.Outcome == v1alpha1.ReportSucceeded, pod.Exit.Code == 0
+	if said != did && !pod.StopAsked && !late(pod.DeleteTime, pod.Exit.FinishTime) {
 		lifecycle.NoteMismatch(d.task, "ExitContradictsReport", fmt.Sprintf("The worker of attempt %d reported that it has %s, and exited with code %d",
 			r.Attempt, strings.ToLower(string(r.Outcome)), pod.Exit.Code), d.now)
 	}

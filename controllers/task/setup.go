@@ -253,17 +253,30 @@ var jobChanged = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// reportHandler wakes a Task whose worker's final report has been stored, before all that begins. Other reports are looked at when a
-// timeout may have passed.
+// reportHandler wakes a Task whose worker's final report has been stored, before all that begins, and one whose worker has entered
+// another stage, which may have a timeout. Other reports only put off what a wake-up is set for.
 var reportHandler = handler.Funcs{
 	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		before, ok := e.ObjectOld.(*v1alpha1.Task)
 		after, ok2 := e.ObjectNew.(*v1alpha1.Task)
-		if !ok || !ok2 || after.Status.Report == nil || equality.Semantic.DeepEqual(before.Status.Report, after.Status.Report) {
+		if !ok || !ok2 {
 			return
 		}
-		enqueueEnding(q, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(after)})
+		req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(after)}
+		switch {
+		case after.Status.Report != nil && !equality.Semantic.DeepEqual(before.Status.Report, after.Status.Report):
+			enqueueEnding(q, req)
+		case stageOf(before) != stageOf(after):
+			q.Add(req)
+		}
 	},
+}
+
+func stageOf(t *v1alpha1.Task) string {
+	if t.Status.Progress == nil {
+		return ""
+	}
+	return t.Status.Progress.Stage
 }
 
 // enqueueEnding puts what frees a slot and shows a result before new work.
@@ -293,9 +306,9 @@ func (r *Reconciler) podHandler(concurrency int) handler.EventHandler {
 		facts := factsOfPod(pod, "")
 		ended := facts.Exit != nil || !facts.MayRun
 		for _, req := range r.tasksOfPod(ctx, pod) {
-			switch pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); {
-			case ok && ended:
-				pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
+			switch {
+			case ended:
+				enqueueEnding(q, req)
 			case !facts.RunningSince.IsZero() && q.Len() > concurrency:
 				q.AddAfter(req, startPatience)
 			default:

@@ -112,12 +112,18 @@ func (d *decision) leftoverDeadline(w *Worker) time.Time {
 // make another one.
 func (d *decision) graceEnd(w *Worker) time.Time {
 	if a := attempt(d.task, w.Attempt); a != nil && a.FinishTime != nil {
-		if byItself := a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil; byItself && len(w.Pods) > 0 {
+		if endedByItself(a) && (len(w.Pods) > 0 || d.hasReported(w.Attempt)) {
 			return lifecycle.FinishGraceEnd(d.task, a.FinishTime.Time)
 		}
 		return a.FinishTime.Time
 	}
 	return w.createTime()
+}
+
+// endedByItself tells whether the worker's own word has ended an attempt.
+func endedByItself(a *v1alpha1.AttemptStatus) bool {
+	return a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil ||
+		a.Reason == v1alpha1.ReasonWorkerFailed || a.Reason == v1alpha1.ReasonPermanentFailure
 }
 
 func later(a, b time.Time) time.Time {

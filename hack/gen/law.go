@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -15,13 +14,14 @@ import (
 
 // addStateLaw makes the API server refuse every change of status.state that is not in the table, from whomever it comes.
 // A status is always there, by its default, which is also why the first state needs no rule; and a status always has a state,
-// since that is required. So the rule at the field is always asked. What a status put back to its default would lose is the
-// history, which tells that the operator knows the Task.
+// since that is required here. So the rule at the field is always asked. What a status put back to its default would lose is
+// the history, which tells that the operator knows the Task.
 func addStateLaw(root *schema) error {
 	return edit(root, []string{"status"}, func(status *schema) error {
-		if status.Default == nil || !slices.Contains(status.Required, "state") {
-			return errors.New("status needs a default, and a required state: without them the rules are not asked")
+		if status.Default == nil {
+			return errors.New("status has no default: without a status the rules are not asked")
 		}
+		status.Required = append(status.Required, "state")
 		addRules(status, apiextensionsv1.ValidationRule{
 			Rule:      "!has(oldSelf.history) || has(self.history)",
 			Message:   "a history that has been stored is never removed",

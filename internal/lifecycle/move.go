@@ -145,6 +145,8 @@ type Ending struct {
 	FinishTime time.Time
 	// Result is what the worker left.
 	Result *v1alpha1.TaskResult
+	// Reported tells that it is the worker's final report.
+	Reported bool
 }
 
 // End closes the current attempt, if one is open, and moves the Task on: to its end, or to Retrying. The verdict is about
@@ -232,6 +234,9 @@ func closeAttempt(a *v1alpha1.AttemptStatus, e Ending, v Verdict, now time.Time)
 	a.FinishTime = ptr.To(metav1.NewMicroTime(notBefore(finish, a.StartTime)))
 	a.Outcome, a.Reason, a.Message = string(e.Event), e.Reason, Truncate(e.Message)
 	a.ExitCode = e.ExitCode
+	if e.Reported {
+		a.Reported = ptr.To(true)
+	}
 	if e.Event == Fail || e.Event == Timeout {
 		a.Charged = ptr.To(v.Charged)
 	}

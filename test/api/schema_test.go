@@ -384,3 +384,31 @@ func asJSON(t *testing.T, v any) string {
 	}
 	return string(b)
 }
+
+func TestReporterFields(t *testing.T) {
+	t.Parallel()
+	const sidecar = "reporter: Sidecar\n"
+	runSpecCases(t, map[string]specCase{
+		"no reporter":                  accepted("reporter: None"),
+		"sidecar":                      accepted(sidecar),
+		"another reporter":             refused("reporter: Webhook", "spec.reporter", "Sidecar"),
+		"heartbeat":                    accepted(sidecar + "heartbeatTimeoutSeconds: 10"),
+		"heartbeat too short":          refused(sidecar+"heartbeatTimeoutSeconds: 9", "spec.heartbeatTimeoutSeconds", "10"),
+		"heartbeat 0":                  refused(sidecar+"heartbeatTimeoutSeconds: 0", "spec.heartbeatTimeoutSeconds", "10"),
+		"heartbeat without a sidecar":  refused("heartbeatTimeoutSeconds: 60", "spec.heartbeatTimeoutSeconds", "needs reporter Sidecar"),
+		"heartbeat above the deadline": refused(sidecar+"heartbeatTimeoutSeconds: 61\nactiveDeadlineSeconds: 60", "spec.heartbeatTimeoutSeconds", "must not exceed activeDeadlineSeconds"),
+		"progress":                     accepted(sidecar + "progressTimeoutSeconds: 1800"),
+		"progress too long":            refused(sidecar+"progressTimeoutSeconds: 1801", "spec.progressTimeoutSeconds", "must not exceed activeDeadlineSeconds"),
+		"progress without a sidecar":   refused("progressTimeoutSeconds: 60", "spec.progressTimeoutSeconds", "needs reporter Sidecar"),
+		"stages":                       accepted(sidecar + "stages: [{name: a}, {name: b-2, timeoutSeconds: 60, weight: 0}]"),
+		"stages without a sidecar":     refused("stages: [{name: a}]", "spec.stages", "needs reporter Sidecar"),
+		"no stages":                    refused(sidecar+"stages: []", "spec.stages"),
+		"a stage twice":                refused(sidecar+"stages: [{name: a}, {name: a}]", "spec.stages[1]", "Duplicate"),
+		"a stage without a name":       refused(sidecar+"stages: [{weight: 1}]", "spec.stages[0].name"),
+		"a stage with a bad name":      refused(sidecar+"stages: [{name: Two Words}]", "spec.stages[0].name"),
+		"a stage that is too heavy":    refused(sidecar+"stages: [{name: a, weight: 1001}]", "spec.stages[0].weight", "1000"),
+		"a negative stage timeout":     refused(sidecar+"stages: [{name: a, timeoutSeconds: -1}]", "spec.stages[0].timeoutSeconds", "1"),
+		"a stage above the deadline":   refused(sidecar+"stages: [{name: a, timeoutSeconds: 61}]\nactiveDeadlineSeconds: 60", "spec.stages", "timeoutSeconds"),
+		"21 stages":                    refused(sidecar+"stages: ["+strings.Repeat("{name: a}, ", 20)+"{name: b}]", "spec.stages", "20"),
+	})
+}

@@ -104,7 +104,7 @@ func checkClosed(f *finding, a *v1alpha1.AttemptStatus, v *version) {
 		f.add(6, "attempt-charge", "attempt %d ended with %s and does not say whether it is charged in %s", a.Number, a.Outcome, v)
 	}
 	exited := a.Reason == v1alpha1.ReasonCompleted || a.Reason == v1alpha1.ReasonNonZeroExitCode
-	if exited && a.ExitCode == nil {
+	if exited && a.ExitCode == nil && !ptr.Deref(a.Reported, false) {
 		f.add(6, "attempt-exit", "attempt %d ended with %s and has no exit code in %s", a.Number, a.Reason, v)
 	}
 }
@@ -138,6 +138,12 @@ func checkExits(f *finding, r *record, marks []Mark) {
 	for _, one := range runsOf(marks) {
 		for _, a := range last.Status.Attempts {
 			if a.Number != one.attempt || one.exit == nil {
+				continue
+			}
+			if ptr.Deref(a.Reported, false) { // the report counts, and the exit is kept beside it
+				if a.ExitCode != nil && *a.ExitCode != *one.exit {
+					f.add(6, "exit-mismatch", "the worker of attempt %d exited with %d, stored is exit code %d", a.Number, *one.exit, *a.ExitCode)
+				}
 				continue
 			}
 			wrong := a.Reason == v1alpha1.ReasonCompleted && *one.exit != 0 || a.Reason == v1alpha1.ReasonNonZeroExitCode && *one.exit == 0

@@ -82,7 +82,7 @@ func connect() (*cluster, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	if err := installCRDs(ctx, c); err != nil {
+	if err := installCRDs(ctx, c, config); err != nil {
 		return nil, err
 	}
 	return &cluster{config: config, client: c, auditLog: auditLog}, nil
@@ -93,25 +93,13 @@ func (e *Env) InstallCRDs() {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.ctx, Patience)
 	defer cancel()
-	if err := installCRDs(ctx, e.Client); err != nil {
-		e.t.Fatal(err)
-	}
-	// Discovery may tell of them a little later, and an operator asks it when it starts.
-	err := poll(ctx, Patience, func(context.Context) error {
-		forgetful, err := client.New(e.Config, client.Options{Scheme: Scheme})
-		if err != nil {
-			return err
-		}
-		_, err = forgetful.RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("Task").GroupKind())
-		return err
-	})
-	if err != nil {
+	if err := installCRDs(ctx, e.Client, e.Config); err != nil {
 		e.t.Fatal(err)
 	}
 }
 
 // installCRDs applies what config/crd has and waits until the API server serves it.
-func installCRDs(ctx context.Context, c client.Client) error {
+func installCRDs(ctx context.Context, c client.Client, config *rest.Config) error {
 	root, err := moduleRoot()
 	if err != nil {
 		return err
@@ -143,7 +131,15 @@ func installCRDs(ctx context.Context, c client.Client) error {
 			return fmt.Errorf("wait for %s: %w", crd.GetName(), err)
 		}
 	}
-	return nil
+	// Discovery may tell of them a little later, and whoever starts asks it.
+	return poll(ctx, Patience, func(context.Context) error {
+		forgetful, err := client.New(config, client.Options{Scheme: Scheme})
+		if err != nil {
+			return err
+		}
+		_, err = forgetful.RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("Task").GroupKind())
+		return err
+	})
 }
 
 func readCRDs(folder string) ([]*unstructured.Unstructured, error) {
