@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -71,7 +72,7 @@ func Take(t *v1alpha1.Task, r *report.Report, from Origin, maxSkew time.Duration
 	if err := open(t, r, from); err != nil {
 		return false, err
 	}
-	if t.Status.Report != nil {
+	if stored := t.Status.Report; stored != nil && stored.Attempt == r.Attempt {
 		return false, refused(report.AttemptClosed, "the final report of attempt %d is stored", r.Attempt)
 	}
 	if isFixed(t) {
@@ -107,12 +108,12 @@ func takeFinal(t *v1alpha1.Task, r *report.Report, from Origin, maxSkew time.Dur
 		if stored.Sequence == r.Sequence && stored.Outcome == outcomeOf(r.Kind) {
 			return false, nil // once more, its answer was lost
 		}
-		return false, refused(report.OutcomeRecorded, "another final report of attempt %d is stored", r.Attempt)
+		return noteContradiction(t, r, received), refused(report.OutcomeRecorded, "another final report of attempt %d is stored", r.Attempt)
 	}
 	if err := open(t, r, from); err != nil {
 		return false, err
 	}
-	finish, err := finishTime(t, r, maxSkew, received)
+	finish, err := finishTime(t, r, from.Source, maxSkew, received)
 	if err != nil {
 		return false, err
 	}
@@ -138,6 +139,16 @@ func takeFinal(t *v1alpha1.Task, r *report.Report, from Origin, maxSkew time.Dur
 	return true, nil
 }
 
+// noteContradiction keeps a final report that says the opposite of the one that is stored.
+func noteContradiction(t *v1alpha1.Task, r *report.Report, now time.Time) bool {
+	stored := t.Status.Report
+	if stored.Outcome == outcomeOf(r.Kind) {
+		return false
+	}
+	return NoteMismatch(t, "ReportedTwice", fmt.Sprintf("The worker of attempt %d reported that it has %s after its report that it has %s was stored",
+		r.Attempt, r.Kind, strings.ToLower(string(stored.Outcome))), now)
+}
+
 func outcomeOf(k report.Kind) v1alpha1.ReportOutcome {
 	if k == report.Succeeded {
 		return v1alpha1.ReportSucceeded
@@ -147,12 +158,17 @@ func outcomeOf(k report.Kind) v1alpha1.ReportOutcome {
 
 // finishTime is when the worker finished, brought between the Task's creation and now; what is further off than clocks may be
 // is refused, unless it comes by the termination message, which cannot be sent again.
-func finishTime(t *v1alpha1.Task, r *report.Report, maxSkew time.Duration, received time.Time) (*metav1.MicroTime, error) {
+func finishTime(
+	t *v1alpha1.Task, r *report.Report, source v1alpha1.ReportSource, maxSkew time.Duration, received time.Time,
+) (*metav1.MicroTime, error) {
 	if r.ActualFinishTime == 0 {
 		return nil, nil
 	}
 	at, created := time.UnixMilli(r.ActualFinishTime), t.CreationTimestamp.Time
+	absurd := at.Before(created.Add(-maxSkew)) || at.After(received.Add(maxSkew))
 	switch {
+	case absurd && source == v1alpha1.FromTerminationMessage:
+		return nil, nil
 	case at.Before(created.Add(-maxSkew)):
 		return nil, &ReportRefusedError{Code: report.InvalidFinishTime, Field: "actual_finish_time", Message: "is before the Task's creation"}
 	case at.After(received.Add(maxSkew)):

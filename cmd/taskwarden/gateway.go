@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/gateway"
+)
+
+// ownNamespaceFile is where a pod finds the name of its namespace.
+const ownNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// gatewayGrace is how long requests that are under way may take when the gateway is told to end.
+const gatewayGrace = 20 * time.Second
+
+type gatewayOptions struct {
+	address        string
+	metricsAddress string
+	probeAddress   string
+	pprofAddress   string
+	qps            float32
+	burst          int
+	maxClockSkew   time.Duration
+	maxRequests    int
+	maxWrites      int64
+	namespace      string
+	serviceName    string
+	extraNames     []string
+	certFile       string
+	keyFile        string
+	log            zap.Options
+}
+
+func newGatewayCommand() *cobra.Command {
+	var o gatewayOptions
+	cmd := &cobra.Command{
+		Use:   "gateway",
+		Short: "Take the reports of workers",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.address, "bind-address", ":8443", "address of the report endpoint")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", `address of the metrics, "0" for none`)
+	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", `address of /healthz and /readyz, "0" for none`)
+	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "address of /debug/pprof (default: none)")
+	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server for reports that are not final, above 0")
+	f.IntVar(&o.burst, "kube-api-burst", 400, "such requests at once, above 0")
+	f.DurationVar(&o.maxClockSkew, "max-clock-skew", gateway.DefaultMaxClockSkew, "how far the clock of a worker may be from this one, above 0")
+	f.IntVar(&o.maxRequests, "max-requests", gateway.DefaultMaxRequests, "requests that are handled at once, above 0; more are answered with 429")
+	f.Int64Var(&o.maxWrites, "max-writes", gateway.DefaultMaxWrites, "writes at once of reports that are not final, above 0")
+	f.StringVar(&o.namespace, "namespace", "", "namespace of the gateway's Service, Secret and ConfigMap (default: that of the pod)")
+	f.StringVar(&o.serviceName, "service-name", gateway.ServiceName, "name of the gateway's Service, for which its certificate is made")
+	f.StringSliceVar(&o.extraNames, "tls-extra-name", nil, "further DNS names and addresses that the certificate is made for")
+	f.StringVar(&o.certFile, "tls-cert-file", "", "certificate in PEM, read again when it changes (default: the gateway makes its own)")
+	f.StringVar(&o.keyFile, "tls-key-file", "", "key of that certificate in PEM")
+	zapFlags := flag.NewFlagSet("zap", flag.ContinueOnError)
+	o.log.BindFlags(zapFlags)
+	f.AddGoFlagSet(zapFlags)
+	return cmd
+}
+
+// check completes the options and says what is wrong with them.
+func (o *gatewayOptions) check() error {
+	if o.qps <= 0 || o.burst <= 0 || o.maxRequests <= 0 || o.maxWrites <= 0 || o.maxClockSkew <= 0 {
+		return errors.New("--kube-api-qps, --kube-api-burst, --max-requests, --max-writes and --max-clock-skew must be above 0")
+	}
+	if (o.certFile == "") != (o.keyFile == "") {
+		return errors.New("--tls-cert-file and --tls-key-file go together")
+	}
+	if o.namespace == "" && o.certFile == "" {
+		name, err := os.ReadFile(ownNamespaceFile)
+		if err != nil {
+			return fmt.Errorf("outside of a pod --namespace is needed: %w", err)
+		}
+		o.namespace = strings.TrimSpace(string(name))
+	}
+	return nil
+}
+
+func (o *gatewayOptions) run(ctx context.Context) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	// What is final is bounded by the requests at once alone: it must not wait for a rate.
+	cfg.QPS = -1
+	cfg.UserAgent = "taskwarden-gateway"
+	cfg.DisableCompression = true
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme:                  scheme,
+		Cache:                   cache.Options{ByObject: gateway.CertificateCache(o.namespace)},
+		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:  o.probeAddress,
+		PprofBindAddress:        o.pprofAddress,
+		GracefulShutdownTimeout: ptr.To(gatewayGrace + 5*time.Second),
+	})
+	if err != nil {
+		return err
+	}
+	api, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return err
+	}
+	limited := rest.CopyConfig(cfg)
+	limited.QPS, limited.Burst = o.qps, o.burst
+	news, err := client.New(limited, client.Options{Scheme: scheme})
+	if err != nil {
+		return err
+	}
+	certificate, err := o.addCertificates(mgr, api)
+	if err != nil {
+		return err
+	}
+	g := gateway.New(gateway.Options{
+		Client: api, NewsClient: news, MaxClockSkew: o.maxClockSkew, MaxRequests: o.maxRequests, MaxWrites: o.maxWrites,
+		Registerer: metrics.Registry, Log: ctrl.Log.WithName("gateway"),
+	})
+	listener, err := gateway.Listen(ctx, o.address, certificate)
+	if err != nil {
+		return err
+	}
+	server := &manager.Server{
+		Name: "reports", Server: gateway.NewServer(g.Handler()), Listener: listener, ShutdownTimeout: ptr.To(gatewayGrace),
+	}
+	if err := errors.Join(mgr.Add(server), mgr.AddHealthzCheck("ping", healthz.Ping)); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+// addCertificates has the manager look after the certificates, and gives where the server gets them from.
+func (o *gatewayOptions) addCertificates(mgr ctrl.Manager, api client.Client) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if o.certFile != "" {
+		files, err := certwatcher.New(o.certFile, o.keyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificate: %w", err)
+		}
+		return files.GetCertificate, errors.Join(mgr.Add(files), mgr.AddReadyzCheck("ping", healthz.Ping))
+	}
+	own := &gateway.Certificates{
+		Client: api, Cache: mgr.GetCache(), Namespace: o.namespace, Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"),
+		Names: append(gateway.ServiceNames(o.serviceName, o.namespace), o.extraNames...),
+	}
+	ready := func(*http.Request) error {
+		if !own.Ready() {
+			return errors.New("there is no certificate yet")
+		}
+		return nil
+	}
+	return own.GetCertificate, errors.Join(mgr.Add(own), mgr.AddReadyzCheck("certificate", ready))
+}

@@ -1,0 +1,245 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+	"github.com/taskwarden/taskwarden/internal/report"
+)
+
+const (
+	// defaultHeartbeatInterval is how often heartbeats are stored where the Task has no heartbeatTimeoutSeconds: only people look.
+	defaultHeartbeatInterval = time.Minute
+	// maxUnread is how long heartbeats are answered without a look at the Task: so late may a worker learn that it should stop.
+	maxUnread = 20 * time.Second
+	// maxHeld is how many reports of one Task may wait for its next write.
+	maxHeld = 16
+	// forgetAfter is how long a Task of which nothing is heard is remembered.
+	forgetAfter = 10 * time.Minute
+)
+
+// coalescer writes what is not final: of all reports of a Task that come within one interval it makes one write, for which they
+// all wait. So many Tasks as there may be, only so many writes run at once; what cannot be written yet goes on gathering.
+type coalescer struct {
+	options *Options
+	writes  *semaphore.Weighted
+
+	mu    sync.Mutex
+	tasks map[types.UID]*gathering
+	swept time.Time
+}
+
+// gathering is what is known of one Task.
+type gathering struct {
+	batch   []*news
+	running bool      // a goroutine will write the batch
+	written time.Time // when the last write began
+	used    time.Time
+	// Heartbeats of this attempt that come before quiet are neither stored nor is the Task read for them.
+	quiet   time.Time
+	attempt int32
+}
+
+// news is a report that waits.
+type news struct {
+	*delivery
+	done chan outcome // takes one
+}
+
+func newCoalescer(o *Options) *coalescer {
+	return &coalescer{options: o, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now()}
+}
+
+// take waits until a report is stored, ignored or refused.
+func (c *coalescer) take(ctx context.Context, d *delivery) outcome {
+	n, o := c.enter(d)
+	if n == nil {
+		return o
+	}
+	select {
+	case o := <-n.done:
+		return o
+	case <-ctx.Done():
+		// It may still be written; another try is then answered as one that is known.
+		return outcome{err: errBusy}
+	}
+}
+
+// enter puts a report into the next write of its Task, or gives its outcome where it needs none.
+func (c *coalescer) enter(d *delivery) (*news, outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.options.Clock.Now()
+	c.sweep(now)
+	g := c.tasks[d.worker.TaskUID]
+	if g == nil {
+		g = &gathering{}
+		c.tasks[d.worker.TaskUID] = g
+	}
+	g.used = now
+	switch {
+	case d.report.Kind == report.Heartbeat && g.attempt == d.report.Attempt && now.Before(g.quiet):
+		return nil, outcome{}
+	case len(g.batch) >= maxHeld:
+		return nil, outcome{err: errBusy}
+	}
+	n := &news{delivery: d, done: make(chan outcome, 1)}
+	g.batch = append(g.batch, n)
+	if !g.running {
+		g.running = true
+		// Not the request's context: the write is for all who wait, and goes on when one of them has given up.
+		go c.run(context.Background(), g)
+	}
+	return n, outcome{}
+}
+
+// run writes the batches of one Task until there is nothing left to write.
+func (c *coalescer) run(ctx context.Context, g *gathering) {
+	for {
+		c.mu.Lock()
+		if len(g.batch) == 0 {
+			g.running = false
+			c.mu.Unlock()
+			return
+		}
+		due := g.written.Add(c.options.WriteInterval)
+		c.mu.Unlock()
+		_ = wait(ctx, c.options.Clock, due.Sub(c.options.Clock.Now())) // the context has no end
+		_ = c.writes.Acquire(ctx, 1)
+		c.flush(ctx, g)
+		c.writes.Release(1)
+	}
+}
+
+// flush writes what has gathered, also while the write had to wait, and tells everyone.
+func (c *coalescer) flush(ctx context.Context, g *gathering) {
+	c.mu.Lock()
+	batch := g.batch
+	g.batch = nil
+	g.written = c.options.Clock.Now()
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
+	defer cancel()
+	slices.SortStableFunc(batch, func(a, b *news) int { return cmp.Compare(a.report.Sequence, b.report.Sequence) })
+	outcomes, quiet := c.write(ctx, batch)
+	c.mu.Lock()
+	g.quiet, g.attempt = quiet, batch[len(batch)-1].report.Attempt
+	c.mu.Unlock()
+	for i, n := range batch {
+		n.done <- outcomes[i]
+	}
+}
+
+// write decides about a batch and stores what it changes. It also gives the time until which heartbeats alone are not needed.
+func (c *coalescer) write(ctx context.Context, batch []*news) (outcomes []outcome, quiet time.Time) {
+	for try := range maxTries {
+		if err := pause(ctx, c.options.Clock, try); err != nil {
+			return all(batch, unavailable(err)), time.Time{}
+		}
+		before, err := readTask(ctx, c.options.NewsClient, batch[0].worker)
+		if err != nil {
+			return all(batch, err), time.Time{}
+		}
+		after := before.DeepCopy()
+		outcomes, changed := c.decide(after, batch)
+		if !changed {
+			return outcomes, time.Time{}
+		}
+		if due := heartbeatDue(before); onlyHeartbeats(batch) && c.options.Clock.Now().Before(due) {
+			return ignored(outcomes), c.unread(due)
+		}
+		patch, err := newsPatch(before, after)
+		if err == nil {
+			err = c.options.NewsClient.Status().Patch(ctx, after, patch, client.FieldOwner(FieldOwner))
+		}
+		switch {
+		case err == nil:
+			return outcomes, c.unread(heartbeatDue(after))
+		case apierrors.IsInvalid(err), apierrors.IsConflict(err):
+			continue // a test of the patch has failed: something has changed since the read
+		case apierrors.IsNotFound(err):
+			return all(batch, errGone), time.Time{}
+		default:
+			return all(batch, unavailable(err)), time.Time{}
+		}
+	}
+	return all(batch, unavailable(errCrowded)), time.Time{}
+}
+
+// decide takes the reports of a batch one after the other, in their order.
+func (c *coalescer) decide(task *v1alpha1.Task, batch []*news) (outcomes []outcome, any bool) {
+	for _, n := range batch {
+		again := task.Status.Worker != nil && task.Status.Worker.Sequence == n.report.Sequence
+		changed, err := lifecycle.Take(task, n.report, n.origin(), c.options.MaxClockSkew, n.received)
+		any = any || changed
+		outcomes = append(outcomes, outcome{stored: changed, again: again && !changed && err == nil, err: err})
+	}
+	return outcomes, any
+}
+
+// unread bounds the time for which heartbeats are answered without a look at the Task.
+func (c *coalescer) unread(due time.Time) time.Time {
+	return lifecycle.Earliest(due, c.options.Clock.Now().Add(maxUnread))
+}
+
+// heartbeatDue is when the next heartbeat must be stored.
+func heartbeatDue(t *v1alpha1.Task) time.Time {
+	last := t.Status.Worker.HeartbeatTime
+	if last == nil {
+		return time.Time{}
+	}
+	interval := defaultHeartbeatInterval
+	if limit := ptr.Deref(t.Spec.HeartbeatTimeoutSeconds, 0); limit > 0 {
+		interval = time.Duration(limit) * time.Second / 3
+	}
+	return last.Add(interval)
+}
+
+func onlyHeartbeats(batch []*news) bool {
+	return !slices.ContainsFunc(batch, func(n *news) bool { return n.report.Kind != report.Heartbeat })
+}
+
+// ignored are the outcomes of reports that are not written after all.
+func ignored(outcomes []outcome) []outcome {
+	for i := range outcomes {
+		outcomes[i].stored = false
+	}
+	return outcomes
+}
+
+// all is the same refusal for everyone.
+func all(batch []*news, err error) []outcome {
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errBusy
+	}
+	outcomes := make([]outcome, len(batch))
+	for i := range outcomes {
+		outcomes[i].err = err
+	}
+	return outcomes
+}
+
+// sweep forgets Tasks of which nothing is heard any more.
+func (c *coalescer) sweep(now time.Time) {
+	if now.Sub(c.swept) < forgetAfter/10 {
+		return
+	}
+	c.swept = now
+	for uid, g := range c.tasks {
+		if !g.running && now.Sub(g.used) > forgetAfter {
+			delete(c.tasks, uid)
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/report"
+)
+
+// newsWorld is one with a clock that is played.
+func newsWorld(t *testing.T, task *v1alpha1.Task) (*world, *clocktesting.FakeClock) {
+	t.Helper()
+	clk := fakeClock()
+	return newWorld(t, clk, nil, task), clk
+}
+
+// flush lets the interval pass, once so many reports wait for its end.
+func (w *world) flush(clk *clocktesting.FakeClock, task *v1alpha1.Task, waiting int) {
+	w.t.Helper()
+	eventually(w.t, func() bool { return w.held(task) == waiting && clk.HasWaiters() })
+	clk.Step(DefaultWriteInterval)
+}
+
+func TestNewsIsStored(t *testing.T) {
+	task := processing("mine", func(t *v1alpha1.Task) {
+		t.Spec.Stages = []v1alpha1.Stage{{Name: "download"}, {Name: "resize"}}
+	})
+	w, clk := newsWorld(t, task)
+	start := clk.Now()
+	w.want(w.send(reportOf(task, report.Progress, 1), tokenOf("mine")), 200, "Stored")
+	var held []<-chan answer
+	for i, kind := range []report.Kind{report.Checkpoint, report.Stage} {
+		held = append(held, w.start(reportOf(task, kind, int64(2+i)), tokenOf("mine")))
+	}
+	w.flush(clk, task, 2)
+	for _, h := range held {
+		w.want(<-h, 200, "Stored")
+	}
+	if n := w.count("news status"); n != 2 {
+		t.Errorf("%d writes, want 2", n)
+	}
+	at := ptr.To(metav1.NewMicroTime(start))
+	got := w.task("mine")
+	want := task.DeepCopy()
+	want.Status.Progress = &v1alpha1.TaskProgress{
+		Percent: ptr.To[int32](50), Stage: "resize", EstimatedRemainingSeconds: ptr.To[int64](60), UpdateTime: at, AdvanceTime: at, StageTime: at,
+	}
+	want.Status.Checkpoint = &v1alpha1.TaskCheckpoint{Data: apiextensionsv1.JSON{Raw: []byte(`{"at":1}`)}, Attempt: 1, UpdateTime: *at}
+	want.Status.Worker.HeartbeatTime, want.Status.Worker.Sequence = at, 3
+	if diff := cmp.Diff(want.Status, got.Status); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// TestC47ProgressIsCoalesced: however often a worker reports, its Task is written at most once in two seconds, and in the end it has
+// what was said last.
+func TestC47ProgressIsCoalesced(t *testing.T) {
+	task := processing("mine")
+	w, clk := newsWorld(t, task)
+	start, sequence := clk.Now(), int64(0)
+	for range 10 {
+		var held []<-chan answer
+		for range 5 {
+			sequence++
+			held = append(held, w.start(reportOf(task, report.Progress, sequence, percent(float64(sequence))), tokenOf("mine")))
+		}
+		for _, h := range held {
+			if got := drive(t, clk, h); got.status != 200 {
+				t.Errorf("answered with %d %s", got.status, got.body)
+			}
+		}
+	}
+	if n, limit := w.count("news status"), int(clk.Since(start)/DefaultWriteInterval)+1; n > limit {
+		t.Errorf("%d writes within %s, want at most %d", n, clk.Since(start), limit)
+	}
+	if s := w.task("mine").Status; *s.Progress.Percent != int32(sequence) || s.Worker.Sequence != sequence {
+		t.Errorf("stored is %d %% of report %d, the last was %d", *s.Progress.Percent, s.Worker.Sequence, sequence)
+	}
+}
+
+// drive lets the time pass until there is an answer, and only where something waits for the time.
+func drive(t *testing.T, clk *clocktesting.FakeClock, got <-chan answer) (a answer) {
+	t.Helper()
+	eventually(t, func() bool {
+		select {
+		case a = <-got:
+			return true
+		default:
+		}
+		if clk.HasWaiters() {
+			clk.Step(100 * time.Millisecond)
+		}
+		return false
+	})
+	return a
+}
+
+// TestC47WhatIsStoredOfProgress is the documented answer to what a worker may say.
+func TestC47WhatIsStoredOfProgress(t *testing.T) {
+	for name, c := range map[string]struct {
+		said string
+		want int32
+		bad  bool
+	}{
+		"as sent": {said: "10", want: 10}, "a fraction": {said: "99.9", want: 99}, "over 100": {said: "250", want: 100}, "negative": {said: "-5", want: 0},
+		"backwards": {said: "3", want: 3}, "NaN": {said: "NaN", bad: true}, "text": {said: `"abc"`, bad: true}, "beyond all numbers": {said: "1e999", bad: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task := processing("mine", func(t *v1alpha1.Task) { t.Status.Progress = &v1alpha1.TaskProgress{Percent: ptr.To[int32](50)} })
+			w, _ := newsWorld(t, task)
+			body := `{"task_id":"mine-uid","attempt":1,"sequence":1,"kind":"progress","progress":{"percent":` + c.said + `}}`
+			got := w.do(w.handler, newRequest(body, tokenOf("mine")))
+			if c.bad {
+				w.want(got, http.StatusBadRequest, "InvalidReport")
+				return
+			}
+			w.want(got, 200, "Stored")
+			if p := w.task("mine").Status.Progress; *p.Percent != c.want {
+				t.Errorf("stored is %d, want %d", *p.Percent, c.want)
+			}
+		})
+	}
+}
+
+// TestC15NewsOutOfOrder: what comes late changes nothing, and is not refused.
+func TestC15NewsOutOfOrder(t *testing.T) {
+	task := processing("mine")
+	w, clk := newsWorld(t, task)
+	w.want(w.send(reportOf(task, report.Progress, 5, percent(80)), tokenOf("mine")), 200, "Stored")
+	for _, sequence := range []int64{5, 3} {
+		late := w.start(reportOf(task, report.Progress, sequence, percent(30)), tokenOf("mine"))
+		w.flush(clk, task, 1)
+		w.want(<-late, 200, "Ignored")
+	}
+	if p := w.task("mine").Status.Progress; *p.Percent != 80 {
+		t.Errorf("%d %% is stored", *p.Percent)
+	}
+	// Within one write they are put in order.
+	newer := w.start(reportOf(task, report.Progress, 9, percent(90)), tokenOf("mine"))
+	eventually(t, func() bool { return w.held(task) == 1 })
+	older := w.start(reportOf(task, report.Progress, 8, percent(85)), tokenOf("mine"))
+	w.flush(clk, task, 2)
+	w.want(<-newer, 200, "Stored")
+	w.want(<-older, 200, "Stored")
+	if p := w.task("mine").Status.Progress; *p.Percent != 90 {
+		t.Errorf("%d %% is stored", *p.Percent)
+	}
+	if n := w.value("task_reports_total", "kind=progress", "outcome=Ignored"); n != 2 {
+		t.Errorf("%v are counted as ignored", n)
+	}
+}
+
+// TestC15NewsAfterTheEnd: nothing is news once the outcome is known.
+func TestC15NewsAfterTheEnd(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.Task){
+		"a final report is stored": func(t *v1alpha1.Task) {
+			t.Status.Report = &v1alpha1.FinalReport{Attempt: 1, Sequence: 9, Outcome: v1alpha1.ReportSucceeded, Source: v1alpha1.FromGateway}
+		},
+		"C14 an outcome is fixed": terminating,
+		"the Task has ended":      ended,
+	} {
+		for _, kind := range []report.Kind{report.Heartbeat, report.Progress, report.Stage, report.Checkpoint} {
+			t.Run(name+"/"+string(kind), func(t *testing.T) {
+				task := processing("mine", change)
+				w, _ := newsWorld(t, task)
+				before := w.task("mine")
+				w.want(w.send(reportOf(task, kind, 10), tokenOf("mine")), http.StatusGone, "AttemptClosed")
+				if diff := cmp.Diff(before, w.task("mine")); diff != "" {
+					t.Errorf("the Task has changed:\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// TestC14NewsMeetsAnOutcome has something come between the read and the patch of progress.
+func TestC14NewsMeetsAnOutcome(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.Task)
+		status int
+		what   string
+	}{
+		"a final report": {change: func(t *v1alpha1.Task) {
+			t.Status.Report = &v1alpha1.FinalReport{Attempt: 1, Sequence: 9, Outcome: v1alpha1.ReportFailed, Source: v1alpha1.FromGateway}
+		}, status: http.StatusGone, what: "AttemptClosed"},
+		"the end":           {change: ended, status: http.StatusGone, what: "AttemptClosed"},
+		"the next attempt":  {change: second, status: http.StatusGone, what: "AttemptClosed"},
+		"a later report":    {change: func(t *v1alpha1.Task) { t.Status.Worker.Sequence = 7 }, status: 200, what: "Ignored"},
+		"a condition alone": {change: func(t *v1alpha1.Task) { t.Status.Message = "changed" }, status: 200, what: "Stored"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task := processing("mine")
+			w := newWorld(t, clock.RealClock{}, nil, task)
+			meanwhile := sync.OnceFunc(func() { w.write("mine", c.change) })
+			w.on(func(what string) error {
+				if what == "news status" {
+					meanwhile()
+				}
+				return nil
+			})
+			w.want(w.send(reportOf(task, report.Progress, 1), tokenOf("mine")), c.status, c.what)
+			p := w.task("mine").Status.Progress
+			if stored := p != nil && *p.Percent == 40; stored != (c.what == "Stored") {
+				t.Errorf("progress is stored: %v", stored)
+			}
+		})
+	}
+}
+
+// TestHeartbeats are written at a third of their timeout, and mostly not even looked up.
+func TestHeartbeats(t *testing.T) {
+	task := processing("mine", func(t *v1alpha1.Task) { t.Spec.HeartbeatTimeoutSeconds = ptr.To[int32](60) })
+	w, clk := newsWorld(t, task)
+	stored, ignored := 0, 0
+	const seconds = 120
+	for i := range seconds {
+		a := w.send(reportOf(task, report.Heartbeat, int64(i+1)), tokenOf("mine"))
+		switch {
+		case a.Outcome == report.Stored:
+			stored++
+		case a.Outcome == report.Ignored:
+			ignored++
+		default:
+			t.Fatalf("answered with %d %s", a.status, a.body)
+		}
+		clk.Step(time.Second)
+	}
+	if want := seconds / 20; stored != want || w.count("news status") != want {
+		t.Errorf("%d stored by %d writes, want %d", stored, w.count("news status"), want)
+	}
+	if stored+ignored != seconds {
+		t.Errorf("%d stored and %d ignored", stored, ignored)
+	}
+	if n := w.count("get Task"); n > stored+seconds/20 {
+		t.Errorf("the Task was read %d times", n)
+	}
+	if at := w.task("mine").Status.Worker.HeartbeatTime; clk.Since(at.Time) > 21*time.Second {
+		t.Errorf("the last one that is stored is of %s, now is %s", at, clk.Now())
+	}
+}
+
+// TestHeartbeatsHearOfTheEnd: a worker that only lives learns soon that it should stop.
+func TestHeartbeatsHearOfTheEnd(t *testing.T) {
+	task := processing("mine", func(t *v1alpha1.Task) { t.Spec.HeartbeatTimeoutSeconds = ptr.To[int32](3600) })
+	w, clk := newsWorld(t, task)
+	w.want(w.send(reportOf(task, report.Heartbeat, 1), tokenOf("mine")), 200, "Stored")
+	w.write("mine", terminating)
+	w.want(w.send(reportOf(task, report.Heartbeat, 2), tokenOf("mine")), 200, "Ignored")
+	clk.Step(maxUnread)
+	w.want(w.send(reportOf(task, report.Heartbeat, 3), tokenOf("mine")), http.StatusGone, "AttemptClosed")
+}
+
+// TestWritesAreBounded: of many Tasks' progress only so much is written at once, and final reports pass.
+func TestWritesAreBounded(t *testing.T) {
+	const limit, number = 3, 20
+	var tasks []*v1alpha1.Task
+	for i := range number {
+		tasks = append(tasks, processing("t"+string(rune('a'+i))))
+	}
+	w := newWorld(t, clock.RealClock{}, func(o *Options) { o.MaxWrites = limit }, tasks...)
+	gate := make(chan struct{})
+	var mu sync.Mutex
+	running, most := 0, 0
+	w.on(func(what string) error {
+		if what != "news status" {
+			return nil
+		}
+		mu.Lock()
+		running++
+		most = max(most, running)
+		mu.Unlock()
+		<-gate
+		mu.Lock()
+		running--
+		mu.Unlock()
+		return nil
+	})
+	var held []<-chan answer
+	for _, task := range tasks {
+		held = append(held, w.start(reportOf(task, report.Progress, 1), tokenOf(task.Name)))
+	}
+	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return running == limit })
+	w.want(w.send(reportOf(tasks[0], report.Succeeded, 2), tokenOf(tasks[0].Name)), 200, "Stored")
+	close(gate)
+	for i, h := range held {
+		if got := <-h; i > 0 && got.status != 200 {
+			t.Errorf("%s: answered with %d %s", tasks[i].Name, got.status, got.body)
+		}
+	}
+	if most != limit {
+		t.Errorf("%d writes at once, the limit is %d", most, limit)
+	}
+}
+
+// TestOneTaskCannotTakeAllPlaces: a worker that sends without end is told to wait.
+func TestOneTaskCannotTakeAllPlaces(t *testing.T) {
+	task := processing("mine")
+	w, clk := newsWorld(t, task)
+	w.want(w.send(reportOf(task, report.Progress, 1), tokenOf("mine")), 200, "Stored")
+	var held []<-chan answer
+	for i := range int64(maxHeld) {
+		held = append(held, w.start(reportOf(task, report.Progress, 2+i), tokenOf("mine")))
+	}
+	eventually(t, func() bool { return w.held(task) == maxHeld })
+	w.want(w.send(reportOf(task, report.Progress, 100), tokenOf("mine")), http.StatusTooManyRequests, "TooManyRequests")
+	w.flush(clk, task, maxHeld)
+	for _, h := range held {
+		w.want(<-h, 200, "Stored")
+	}
+}
+
+// TestForgetsTasks: what is known of a Task is not kept for ever.
+func TestForgetsTasks(t *testing.T) {
+	one, two := processing("one"), processing("two")
+	clk := fakeClock()
+	w := newWorld(t, clk, nil, one, two)
+	w.send(reportOf(one, report.Progress, 1), tokenOf("one"))
+	eventually(t, func() bool {
+		w.gateway.news.mu.Lock()
+		defer w.gateway.news.mu.Unlock()
+		return !w.gateway.news.tasks[one.UID].running
+	})
+	clk.Step(forgetAfter + time.Second)
+	w.send(reportOf(two, report.Progress, 1), tokenOf("two"))
+	if n := len(w.gateway.news.tasks); n != 1 {
+		t.Errorf("%d Tasks are known", n)
+	}
+}
+
+// TestNewsPatch: the patch tests all that was decided on, and changes nothing else than what is reported.
+func TestNewsPatch(t *testing.T) {
+	before := processing("mine")
+	after := before.DeepCopy()
+	at := metav1.NewMicroTime(started)
+	after.Status.Progress = &v1alpha1.TaskProgress{Percent: ptr.To[int32](7)}
+	after.Status.Worker.Sequence, after.Status.Worker.HeartbeatTime = 3, &at
+	after.Status.State, after.Status.Message = v1alpha1.StateFailed, "not to be written"
+	patch, err := newsPatch(before, after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := patch.Data(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []operation
+	if err := json.Unmarshal(body, &ops); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range ops {
+		value, _ := json.Marshal(o.Value)
+		got = append(got, strings.Join([]string{o.Op, o.Path, string(value)}, " "))
+	}
+	want := []string{
+		`test /metadata/uid "mine-uid"`, `test /status/attempt 1`, `test /status/state "Processing"`, `test /status/worker/sequence null`,
+		`test /status/report null`, `add /status/progress {"percent":7}`,
+		`add /status/worker/heartbeatTime "2030-01-01T00:00:10.000000Z"`, `add /status/worker/sequence 3`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("patch (-want +got):\n%s", diff)
+	}
+}

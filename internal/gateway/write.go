@@ -1,0 +1,103 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
+)
+
+// FieldOwner is the gateway's name as the manager of the fields that it writes.
+const FieldOwner = "taskwarden-gateway"
+
+const (
+	// maxTries is how often a write that somebody else was faster than is decided again.
+	maxTries = 10
+	// maxPause is the longest wait between two tries; the first is a tenth of it.
+	maxPause = 100 * time.Millisecond
+)
+
+var errCrowded = errors.New("others have changed the Task at each try")
+
+// takeFinal stores a final report: a live read, a decision, and a write that fails if the Task has changed since the read. So the
+// first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed. The write is
+// a patch with that resourceVersion, not an update: a gateway that is older than the CRD then drops no field that it does not know.
+func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
+	for try := range maxTries {
+		if err := pause(ctx, g.options.Clock, try); err != nil {
+			return outcome{err: unavailable(err)}
+		}
+		task, err := readTask(ctx, g.options.Client, d.worker)
+		if err != nil {
+			return outcome{err: err}
+		}
+		before := task.DeepCopy()
+		changed, refused := lifecycle.Take(task, d.report, d.origin(), g.options.MaxClockSkew, d.received)
+		if !changed {
+			return outcome{again: refused == nil, err: refused}
+		}
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		err = g.options.Client.Status().Patch(ctx, task, patch, client.FieldOwner(FieldOwner))
+		switch {
+		case err == nil:
+			return outcome{stored: refused == nil, err: refused} // refused, and noted
+		case apierrors.IsConflict(err):
+			continue
+		case apierrors.IsNotFound(err):
+			return outcome{err: errGone}
+		default:
+			// An API server that calls the write invalid is in trouble, too: the report was checked, and a refusal for good would lose it.
+			return outcome{err: unavailable(err)}
+		}
+	}
+	return outcome{err: unavailable(errCrowded)}
+}
+
+// readTask reads the Task of a worker live. Its errors are refusals.
+func readTask(ctx context.Context, c client.Reader, w worker) (*v1alpha1.Task, error) {
+	task := &v1alpha1.Task{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: w.Namespace, Name: w.TaskName}, task)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, errGone
+	case err != nil:
+		return nil, unavailable(err)
+	case task.UID != w.TaskUID:
+		return nil, errGone
+	}
+	if s := task.Status.Worker; s != nil && s.JobUID != "" && s.JobUID != w.JobUID && lifecycle.CurrentAttempt(task) == w.Attempt {
+		return nil, errForbidden // a Job that is not the operator's own, with the labels of one
+	}
+	return task, nil
+}
+
+// pause waits a little before every try but the first.
+func pause(ctx context.Context, clk clock.Clock, try int) error {
+	if try == 0 {
+		return ctx.Err()
+	}
+	limit := min(maxPause, maxPause/10<<(try-1))
+	return wait(ctx, clk, limit/2+rand.N(limit/2)) //nolint:gosec // what it spreads is no secret
+}
+
+// wait waits by the clock.
+func wait(ctx context.Context, clk clock.Clock, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := clk.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
