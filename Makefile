@@ -176,6 +176,13 @@ bench: $(BIN)/cluster ## Compare Tasks with plain Jobs on simulated nodes; print
 	$(say) "benchmark"
 	TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./test/bench $(BENCH_ARGS)
 
+.PHONY: bench-reports
+bench-reports: $(BIN)/cluster ## Measure how the reports of 500 workers arrive, also when the gateways fail; prints one JSON line for each figure.
+	@$(say) "building the local cluster with simulated nodes"
+	$(BIN)/cluster build --with kwok >/dev/null
+	$(say) "benchmark of reports"
+	TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./test/benchreports $(BENCH_ARGS)
+
 ##@ See it run
 
 .PHONY: demo

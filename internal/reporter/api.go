@@ -71,7 +71,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case req.URL.Path == "/healthz":
 		respond(w, http.StatusOK, &report.Answer{Message: "ok"})
 	default:
-		respond(w, http.StatusOK, a.reporter.currentStatus())
+		respond(w, http.StatusOK, a.reporter.Status())
 	}
 }
 

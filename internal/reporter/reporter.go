@@ -404,7 +404,8 @@ type Status struct {
 	Final finalOutcome `json:"final,omitempty"`
 }
 
-func (r *Reporter) currentStatus() Status {
+// Status tells how the sidecar stands, also after its end.
+func (r *Reporter) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.status

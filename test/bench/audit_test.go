@@ -19,7 +19,7 @@ func logLine(verb, resource, subresource, name, agent string, code int, at float
 	stamp := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(at * float64(time.Second))).Format("2006-01-02T15:04:05.000000Z")
 	uri := "/apis/x/namespaces/run/" + resource
 	return fmt.Sprintf(`{"kind":"Event","level":"RequestResponse","stage":"ResponseComplete","requestURI":%q,"verb":%q,`+
-		`"user":{"username":"u"},"benchkit.Controller":%q,"objectRef":{"resource":%q,"namespace":"run","name":%q,"subresource":%q},`+
+		`"user":{"username":"u"},"userAgent":%q,"objectRef":{"resource":%q,"namespace":"run","name":%q,"subresource":%q},`+
 		`"responseStatus":{"metadata":{},"code":%d},"responseObject":%s,"requestReceivedTimestamp":%q,"stageTimestamp":%q}`,
 		uri, verb, agent, resource, name, subresource, code, response, stamp, stamp)
 }

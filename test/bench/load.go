@@ -8,7 +8,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -84,16 +83,6 @@ func (b *bench) createTasks(ctx context.Context, namespace string, n int, retent
 	return benchkit.InParallel(ctx, n, b.creators, "creating Tasks", func(ctx context.Context, i int) error {
 		return b.cluster.Create(ctx, newTask(namespace, i, retention))
 	})
-}
-
-// waitTasks waits until all Tasks are terminal.
-func waitTasks(ctx context.Context, c *benchkit.Cluster, namespace string, total int) error {
-	var going []fields.Selector
-	for _, s := range []v1alpha1.State{v1alpha1.StateSucceeded, v1alpha1.StateFailed, v1alpha1.StateCancelled} {
-		going = append(going, fields.OneTermNotEqualSelector("status.state", string(s)))
-	}
-	return c.WaitNone(ctx, "Tasks going", benchkit.TaskList(), benchkit.RunLimit, total,
-		client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: fields.AndSelectors(going...)})
 }
 
 // waitJobs waits until all Jobs are Complete. Their successes, which can be asked for cheaply, are stored shortly before.

@@ -44,11 +44,7 @@ type profile struct {
 
 var profiles = map[string]profile{
 	"default": {name: "default", rounds: 1},
-	"tuned": {name: "tuned", suffix: "_tuned", rounds: 5, args: []string{
-		"--controller-manager-arg=--kube-api-qps=500",
-		"--controller-manager-arg=--kube-api-burst=1000",
-		"--controller-manager-arg=--concurrent-job-syncs=50",
-	}},
+	"tuned":   {name: "tuned", suffix: "_tuned", rounds: 5, args: benchkit.TunedArgs},
 }
 
 // runFolder takes what a run leaves: the operator's program, log and credentials.

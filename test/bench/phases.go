@@ -275,7 +275,7 @@ func (b *bench) lifeRun(ctx context.Context, namespace string) error {
 	if err := b.createTasks(ctx, namespace, n, 0); err != nil {
 		return err
 	}
-	if err := waitTasks(ctx, b.cluster, namespace, n); err != nil {
+	if err := b.cluster.WaitTasks(ctx, namespace, n, benchkit.RunLimit); err != nil {
 		return err
 	}
 	if err := b.cluster.WaitNone(ctx, "Jobs to be deleted", benchkit.JobList(), benchkit.RunLimit, n, client.InNamespace(namespace)); err != nil {
@@ -307,7 +307,7 @@ func (b *bench) tasksThrough(ctx context.Context, namespace string, n int) (*led
 	if err := b.createTasks(ctx, namespace, n, longRetention); err != nil {
 		return nil, err
 	}
-	if err := waitTasks(ctx, b.cluster, namespace, n); err != nil {
+	if err := b.cluster.WaitTasks(ctx, namespace, n, benchkit.RunLimit); err != nil {
 		return nil, err
 	}
 	if err := report(); err != nil {

@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,6 +49,16 @@ func InParallel(ctx context.Context, n, workers int, what string, do func(ctx co
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
+}
+
+// WaitTasks waits until all Tasks are terminal.
+func (c *Cluster) WaitTasks(ctx context.Context, namespace string, total int, limit time.Duration) error {
+	var going []fields.Selector
+	for _, s := range []v1alpha1.State{v1alpha1.StateSucceeded, v1alpha1.StateFailed, v1alpha1.StateCancelled} {
+		going = append(going, fields.OneTermNotEqualSelector("status.state", string(s)))
+	}
+	return c.WaitNone(ctx, "Tasks going", TaskList(), limit, total,
+		client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: fields.AndSelectors(going...)})
 }
 
 // WaitNone waits until a list is empty.

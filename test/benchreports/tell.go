@@ -1,0 +1,84 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/taskwarden/taskwarden/test/benchkit"
+)
+
+// tell draws the figures of a phase.
+func (b *bench) tell(r *round, suffix string) {
+	add := func(name string, value float64) { b.figures.Add(name+suffix, value) }
+	r.tellResults(add)
+	r.tellWrites(add)
+	r.tellTimes(add)
+	r.tellRetries(add)
+}
+
+func (r *round) tellResults(add func(string, float64)) {
+	v := r.verdict
+	if len(v.faults) > 0 {
+		benchkit.Say("%d faults, the first of them:\n  %s", len(v.faults), v.some())
+	}
+	add("results_lost", float64(v.lost))
+	add("results_lost_after_acknowledgement", float64(v.lostAcknowledged))
+	add("results_wrong", float64(v.wrong))
+	add("results_twice", float64(v.twice))
+	add("exits_overtaking_reports", float64(v.overtaken))
+	add("results_by_note", float64(v.byNote))
+	if asked := r.rivals.asked.Load(); asked > 0 {
+		benchkit.Say("%d final reports were brought to the other replica as well", asked)
+		add("replica_disagreements", float64(r.rivals.disagreed.Load()))
+	}
+}
+
+func (r *round) tellWrites(add func(string, float64)) {
+	w := r.ledger.writing()
+	made := 0
+	for _, one := range r.workers {
+		made += one.reports
+	}
+	took := r.ended.Sub(r.began).Seconds()
+	benchkit.Say("%d reports of progress were made, %.0f a second; %d writes stored them, %.0f a second; %d conflicts",
+		made, float64(made)/took, w.writes, float64(w.writes)/took, r.ledger.conflicts)
+	add("status_writes_per_task_second", w.rate)
+	if len(w.gaps) > 0 {
+		add("status_write_gap_min_seconds", slices.Min(w.gaps))
+		add("status_write_gap_p50_seconds", benchkit.Percentile(w.gaps, 50))
+		add("status_write_gaps_too_short_share", w.share(leastGap))
+	}
+}
+
+func (r *round) tellTimes(add func(string, float64)) {
+	var acknowledged, lag []float64
+	for _, w := range r.workers {
+		if w.took > 0 {
+			acknowledged = append(acknowledged, w.took.Seconds())
+		}
+	}
+	for _, s := range r.ledger.tasks {
+		if at := s.lastReport(); !at.IsZero() {
+			lag = append(lag, max(0, since(at, s.terminal)))
+		}
+	}
+	add("final_report_p50_seconds", benchkit.Percentile(acknowledged, 50))
+	add("final_report_p99_seconds", benchkit.Percentile(acknowledged, 99))
+	add("final_report_max_seconds", benchkit.Percentile(acknowledged, 100))
+	add("controller_lag_p50_seconds", benchkit.Percentile(lag, 50))
+	add("controller_lag_p99_seconds", benchkit.Percentile(lag, 99))
+}
+
+func (r *round) tellRetries(add func(string, float64)) {
+	var delivered, failed, aside int64
+	for _, w := range r.workers {
+		delivered, failed, aside = delivered+w.last.DeliveredRetries, failed+w.last.Retries, aside+w.last.SetAside
+	}
+	counted := r.after.retries - r.before.retries
+	difference := counted - float64(delivered)
+	add("callback_retry_total", counted)
+	add("sidecar_retries_of_delivered", float64(delivered))
+	add("sidecar_retries_of_all", float64(failed))
+	add("callback_retry_difference", max(difference, -difference))
+	add("sidecar_reports_set_aside", float64(aside))
+	add("reports_refused", r.after.refused-r.before.refused-float64(r.rivals.refused.Load()))
+}
