@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/taskwarden/taskwarden/test/benchkit"
 )
@@ -98,20 +99,40 @@ func (g *gateways) read(ctx context.Context) ([]benchkit.Metrics, error) {
 }
 
 // counts are what the gateways say of their work.
-type counts struct{ retries, refused, taken float64 }
+type counts struct {
+	retries float64
+	// refused are requests that were not taken, by code.
+	refused map[string]float64
+}
 
-func (g *gateways) counts(ctx context.Context) (c counts, err error) {
+const refusedMetric = "task_reports_refused_total"
+
+func (g *gateways) counts(ctx context.Context) (counts, error) {
 	all, err := g.read(ctx)
+	c := counts{refused: map[string]float64{}}
 	for _, m := range all {
-		for name, sum := range map[string]*float64{
-			"callback_retry_total": &c.retries, "task_reports_refused_total": &c.refused, "task_reports_total": &c.taken,
-		} {
-			v, found := m.Sum(name)
-			if !found {
-				return c, fmt.Errorf("the gateway has no metric %s", name)
-			}
-			*sum += v
-		}
+		c.add(m)
 	}
 	return c, err
+}
+
+func (c *counts) add(m benchkit.Metrics) {
+	retries, _ := m.Sum("callback_retry_total")
+	c.retries += retries
+	for series, v := range m {
+		if labels, ok := strings.CutPrefix(series, refusedMetric+`{code="`); ok {
+			c.refused[strings.TrimSuffix(labels, `"}`)] += v
+		}
+	}
+}
+
+// since is what was counted after an earlier reading; codes of which there is nothing are left out.
+func (c *counts) since(before counts) counts {
+	d := counts{retries: c.retries - before.retries, refused: map[string]float64{}}
+	for code, v := range c.refused {
+		if n := v - before.refused[code]; n > 0 {
+			d.refused[code] = n
+		}
+	}
+	return d
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/test/audit"
 	"github.com/taskwarden/taskwarden/test/benchkit"
 )
@@ -23,7 +24,7 @@ type ledger struct {
 
 // story is what was stored of one Task, and when.
 type story struct {
-	// news are the gateways' writes of what is not final.
+	// news are when the gateways sent their writes of what is not final.
 	news []time.Time
 	// reports are the final reports that its status has had.
 	reports map[finalKey]time.Time
@@ -85,21 +86,24 @@ func (l *ledger) add(e *audit.Event) error {
 		l.addPod(e, &o)
 		return nil
 	}
+	l.addTask(e, &o, byGateway)
+	return nil
+}
+
+func (l *ledger) addTask(e *audit.Event, o *stored, byGateway bool) {
 	s := l.task(o.Metadata.Name)
 	// The gateway writes final reports as a merge patch, an object, and everything else as a JSON patch, a list.
 	if byGateway && bytes.HasPrefix(bytes.TrimSpace(e.Request), []byte("[")) {
-		s.news = append(s.news, e.Done)
+		s.news = append(s.news, e.Received)
 	}
 	if r := o.Status.Report; r != nil {
 		s.reports[*r] = earlier(s.reports[*r], e.Done)
 	}
-	switch o.Status.State {
-	case v1alpha1.StateSucceeded, v1alpha1.StateFailed, v1alpha1.StateCancelled:
+	if lifecycle.Terminal(o.Status.State) {
 		if s.terminal = earlier(s.terminal, e.Done); s.terminal.Equal(e.Done) {
 			s.state = o.Status.State
 		}
 	}
-	return nil
 }
 
 func (l *ledger) addPod(e *audit.Event, o *stored) {

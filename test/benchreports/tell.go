@@ -73,12 +73,19 @@ func (r *round) tellRetries(add func(string, float64)) {
 	for _, w := range r.workers {
 		delivered, failed, aside = delivered+w.last.DeliveredRetries, failed+w.last.Retries, aside+w.last.SetAside
 	}
-	counted := r.after.retries - r.before.retries
-	difference := counted - float64(delivered)
-	add("callback_retry_total", counted)
+	counted := r.after.since(r.before)
+	difference := counted.retries - float64(delivered)
+	add("callback_retry_total", counted.retries)
 	add("sidecar_retries_of_delivered", float64(delivered))
 	add("sidecar_retries_of_all", float64(failed))
 	add("callback_retry_difference", max(difference, -difference))
 	add("sidecar_reports_set_aside", float64(aside))
-	add("reports_refused", r.after.refused-r.before.refused-float64(r.rivals.refused.Load()))
+	refused := -float64(r.rivals.refused.Load())
+	for _, n := range counted.refused {
+		refused += n
+	}
+	add("reports_refused", refused)
+	if len(counted.refused) > 0 {
+		benchkit.Say("refused requests, those included that were sent to be refused: %v", counted.refused)
+	}
 }
