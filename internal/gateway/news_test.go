@@ -243,7 +243,7 @@ func TestHeartbeats(t *testing.T) {
 	if stored+ignored != seconds {
 		t.Errorf("%d stored and %d ignored", stored, ignored)
 	}
-	if n := w.count("get Task"); n > stored+seconds/20 {
+	if n := w.count("get Task"); n > stored+seconds/10 {
 		t.Errorf("the Task was read %d times", n)
 	}
 	if at := w.task("mine").Status.Worker.HeartbeatTime; clk.Since(at.Time) > 21*time.Second {
