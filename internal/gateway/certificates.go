@@ -155,23 +155,28 @@ func (c *Certificates) watch(ctx context.Context) (<-chan struct{}, error) {
 // published before anything is served that they have signed.
 func (c *Certificates) Ensure(ctx context.Context) error {
 	for range maxTries {
-		keys, err := c.ensureSecret(ctx)
-		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-			continue // another replica was faster
-		}
-		if err != nil {
+		err := c.ensure(ctx)
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		bundle, err := keys.bundle()
-		if err != nil {
-			return err
-		}
-		if err := c.publish(ctx, string(bundle)); err != nil {
-			return err
-		}
-		return c.serve(keys)
+		// Another replica was faster.
 	}
 	return errCrowded
+}
+
+func (c *Certificates) ensure(ctx context.Context) error {
+	keys, err := c.ensureSecret(ctx)
+	if err != nil {
+		return err
+	}
+	bundle, err := keys.bundle()
+	if err != nil {
+		return err
+	}
+	if err := c.publish(ctx, string(bundle)); err != nil {
+		return err
+	}
+	return c.serve(keys)
 }
 
 func (c *Certificates) ensureSecret(ctx context.Context) (*keychain, error) {
