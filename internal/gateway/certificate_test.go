@@ -32,8 +32,8 @@ func verify(k *keychain, known []byte, name string, now time.Time) error {
 	return err
 }
 
-// TestCertificatesOverTheYears looks at the keychain every ten days of 40 years. A worker that was told the authorities when it started
-// trusts the server for the two years that it may run, whatever is replaced meanwhile, and the keychain stays small.
+// TestCertificatesOverTheYears looks at the keychain every ten days of 40 years. A worker that was told the authorities when it
+// started trusts the server for the two years that it may run, whatever is replaced meanwhile, and the keychain stays small.
 func TestCertificatesOverTheYears(t *testing.T) {
 	k := &keychain{}
 	type client struct {

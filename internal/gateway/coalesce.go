@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// defaultHeartbeatInterval is how often heartbeats are stored where the Task has no heartbeatTimeoutSeconds: only people look.
+	// defaultHeartbeatInterval is how often heartbeats are stored where the Task has no heartbeatTimeoutSeconds: only people
+	// look.
 	defaultHeartbeatInterval = time.Minute
 	// maxUnread is how long heartbeats are answered without a look at the Task: so late may a worker learn that it should stop.
 	maxUnread = 10 * time.Second
@@ -59,7 +60,9 @@ type news struct {
 }
 
 func newCoalescer(o *Options) *coalescer {
-	return &coalescer{options: o, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now()}
+	return &coalescer{
+		options: o, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now(),
+	}
 }
 
 // take waits until a report is stored, ignored or refused.

@@ -64,8 +64,8 @@ func TestNewsIsStored(t *testing.T) {
 	}
 }
 
-// TestC47ProgressIsCoalesced: however often a worker reports, its Task is written at most once in two seconds, and in the end it has
-// what was said last.
+// TestC47ProgressIsCoalesced: however often a worker reports, its Task is written at most once in two seconds, and in the end
+// it has what was said last.
 func TestC47ProgressIsCoalesced(t *testing.T) {
 	task := processing("mine")
 	w, clk := newsWorld(t, task)
