@@ -60,7 +60,7 @@ build: ## Build the operator into bin/taskwarden.
 images: $(BIN)/cluster ## Build the images of the operator and of the example workers as tar files, without Docker.
 	@$(say) "building images into .run/images"
 	@mkdir -p $(RUN)/images
-	$(BIN)/cluster image --package ./cmd/taskwarden --dir . --tag $(IMG) -o $(RUN)/images/taskwarden.tar
+	$(BIN)/cluster image --package ./cmd/taskwarden --package ./cmd/taskwarden-reporter --dir . --tag $(IMG) -o $(RUN)/images/taskwarden.tar
 	$(BIN)/cluster image --package ./cmd/imaging --package ./cmd/worker --dir examples/imaging --tag $(IMAGING_IMG) \
 		--file examples/imaging/testdata/landscape.png:/pictures/landscape.png -o $(RUN)/images/imaging.tar
 

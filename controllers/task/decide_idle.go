@@ -157,6 +157,9 @@ func (d *decision) lastNode() string {
 func (d *decision) lostHasStopped(w *Worker) bool {
 	switch {
 	case w.MayRun():
+		if a := attempt(d.task, w.Attempt); a != nil && a.NodeName == "" {
+			a.NodeName = w.node() // it has come to one since: should its pod go, that node's word counts
+		}
 		return false
 	case (w == nil || len(w.Pods) == 0) && d.lastNode() != "":
 		word := d.now.Add(lostNodeWait)

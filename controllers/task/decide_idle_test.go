@@ -514,3 +514,22 @@ func TestPodPhaseUnknownMayRun(t *testing.T) {
 		t.Error("a pod that nobody has heard of may run")
 	}
 }
+
+// TestC07LostWorkerComesToANode: a pod that had no node when its attempt was closed gets one, and goes while that node is dead. Its
+// absence proves nothing until the node answers.
+func TestC07LostWorkerComesToANode(t *testing.T) {
+	s := stored(after(1000), func(t *v1alpha1.Task) {
+		accept(t)
+		begin(t, created)
+		finish(t, lifecycle.Timeout, v1alpha1.ReasonStartTimeout, nil, after(900))
+		setCondition(t, v1alpha1.ConditionWorkerStopped, metav1.ConditionUnknown, v1alpha1.ReasonWorkerLost, "no node", after(900))
+	}, []change{waitForLost}).job(1, jobGoing).pod(1, running, stopAsked, deleting)
+	s.Task = decide(s.Snapshot).Task
+	if got := s.Task.Status.Attempts[0].NodeName; got != testNode {
+		t.Errorf("the attempt's node is %q", got)
+	}
+	s.Workers[0].Pods = nil
+	if plan := decide(s.at(after(1010)).Snapshot); plan.Create || plan.Task.Status.State != retryingState {
+		t.Errorf("%s: attempt 2 starts while the worker of attempt 1 may run", plan.Task.Status.State)
+	}
+}

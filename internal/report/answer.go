@@ -22,6 +22,8 @@ const (
 	Stored Outcome = "Stored"
 	// Ignored: a report with the same or a higher sequence is in the status already, and this one changes nothing.
 	Ignored Outcome = "Ignored"
+	// Queued: the sidecar has it (202), and will deliver it. The gateway never answers so.
+	Queued Outcome = "Queued"
 )
 
 // Code names the cause of a refusal.
@@ -31,8 +33,8 @@ type Code string
 const (
 	// InvalidReport (400): the body is not a report; field and message say why.
 	InvalidReport Code = "InvalidReport"
-	// InvalidFinishTime (400): actual_finish_time is before the Task's creation or too far in the future. The same report without it
-	// is taken.
+	// InvalidFinishTime (400): actual_finish_time is before the Task's creation or too far in the future. The same report without
+	// it is taken.
 	InvalidFinishTime Code = "InvalidFinishTime"
 	// Unauthenticated (401): no token, or one that is not valid here.
 	Unauthenticated Code = "Unauthenticated"

@@ -14,7 +14,8 @@ const MaxNoteBytes = 4096
 type Note struct {
 	// Final is the worker's final report; nil where it has made none.
 	Final *Report `json:"final,omitempty"`
-	// Delivered tells that the gateway has taken the final report, or has refused it for good.
+	// Delivered tells that the gateway has taken the final report, or has refused it because the outcome was fixed before (409,
+	// 410). After any other refusal it does not know what the worker has said, so the note is still needed.
 	Delivered bool `json:"delivered,omitempty"`
 	// Omitted are the members of the final report that there was no room for.
 	Omitted []string `json:"omitted,omitempty"`

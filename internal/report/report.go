@@ -71,8 +71,8 @@ type Report struct {
 	Sequence int64 `json:"sequence"`
 	// Kind says which of the members below may be set.
 	Kind Kind `json:"kind"`
-	// ActualFinishTime is when the worker finished, by its own clock, in Unix milliseconds. Only with final kinds; 0 where it is not
-	// known. It is recorded and measured, and decides nothing.
+	// ActualFinishTime is when the worker finished, by its own clock, in Unix milliseconds. Only with final kinds; 0 where it is
+	// not known. It is recorded and measured, and decides nothing.
 	ActualFinishTime int64 `json:"actual_finish_time,omitempty"`
 	// ExecutionLogURL is where the worker's log is. Only with final kinds.
 	ExecutionLogURL string `json:"execution_log_url,omitempty"`
