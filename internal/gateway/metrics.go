@@ -39,7 +39,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "task_report_seconds",
-			Help:    "Time from a request to its answer, for reports that were taken. What is not final waits for a common write.",
+			Help:    "Time from a request to its answer, for reports that were taken. What is not final waits for others.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2, 3, 5, 10, 30},
 		}, []string{"final"}),
 		skew: prometheus.NewHistogram(prometheus.HistogramOpts{

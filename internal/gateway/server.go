@@ -159,8 +159,11 @@ func NewServer(handler http.Handler) *http.Server {
 	return s
 }
 
+// GetCertificate gives a TLS server its certificate.
+type GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
 // Listen opens the port of the gateway, with TLS.
-func Listen(ctx context.Context, address string, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (net.Listener, error) {
+func Listen(ctx context.Context, address string, certificate GetCertificate) (net.Listener, error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
@@ -209,7 +212,8 @@ func (g *Gateway) readBody(w http.ResponseWriter, req *http.Request) (body []byt
 	release = func() { g.memory.Release(size) }
 	// A recorder in a test has no connection, hence no deadline.
 	control := http.NewResponseController(w)
-	if err := control.SetReadDeadline(g.options.Clock.Now().Add(g.options.BodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	deadline := g.options.Clock.Now().Add(g.options.BodyTimeout)
+	if err := control.SetReadDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, release, unavailable(err)
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, req.Body, report.MaxBodyBytes))

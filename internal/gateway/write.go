@@ -74,7 +74,8 @@ func readTask(ctx context.Context, c client.Reader, w worker) (*v1alpha1.Task, e
 	case task.UID != w.TaskUID:
 		return nil, errGone
 	}
-	if s := task.Status.Worker; s != nil && s.JobUID != "" && s.JobUID != w.JobUID && lifecycle.CurrentAttempt(task) == w.Attempt {
+	current := task.Status.Worker
+	if lifecycle.CurrentAttempt(task) == w.Attempt && current != nil && current.JobUID != "" && current.JobUID != w.JobUID {
 		return nil, errForbidden // a Job that is not the operator's own, with the labels of one
 	}
 	return task, nil
