@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -39,7 +40,7 @@ func TestKillAtRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // a seed that can be given again, no secret
 	var tasks []*v1alpha1.Task
 	for i := range chaosTasks {
-		tasks = append(tasks, w.create(w.reporting(fmt.Sprint("chaos-", i), "--sleep=8s", "--progress-every=700ms",
+		tasks = append(tasks, w.create(w.reporting(fmt.Sprint("chaos-", i), "--sleep=15s", "--progress-every=700ms",
 			fmt.Sprintf("--report-at-end=succeeded --url s3://chaos/%d", i)).Retry(50)))
 	}
 	w.state(2*soon, tasks[0], v1alpha1.StateProcessing)
@@ -51,6 +52,9 @@ func TestKillAtRandom(t *testing.T) {
 		done := w.end(6*soon, task, v1alpha1.StateSucceeded, v1alpha1.ReasonCompleted)
 		if want := fmt.Sprint("s3://chaos/", i); done.Status.Result == nil || done.Status.Result.URL != want {
 			t.Errorf("%s: result %+v, wanted %s", describe(done), done.Status.Result, want)
+		}
+		if last := done.Status.Attempts[len(done.Status.Attempts)-1]; !ptr.Deref(last.Reported, false) {
+			t.Errorf("%s: ended by its exit, and not by its report", describe(done))
 		}
 		w.acknowledged(done)
 	}
