@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// boundFor is how long the binding of a pod is not read again. Owners do not change; this only lets go of pods that are gone.
+	// boundFor is how long the binding of a pod is not read again. Owners do not change; this only lets go of pods that are
+	// gone.
 	boundFor = 10 * time.Minute
 	// unboundFor is the same for a pod that is not a worker's, so that a stranger costs two reads in so many seconds.
 	unboundFor = 5 * time.Second
@@ -94,7 +95,9 @@ type owned struct {
 }
 
 // controllerOf reads the controller of an object that has the given UID; none where there is no such object.
-func (b *binder) controllerOf(ctx context.Context, kind schema.GroupVersionKind, namespace, name string, uid types.UID) (owned, error) {
+func (b *binder) controllerOf(
+	ctx context.Context, kind schema.GroupVersionKind, namespace, name string, uid types.UID,
+) (owned, error) {
 	var object metav1.PartialObjectMetadata
 	object.SetGroupVersionKind(kind)
 	err := b.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &object)

@@ -20,10 +20,11 @@ import (
 )
 
 const (
-	// defaultHeartbeatInterval is how often heartbeats are stored where the Task has no heartbeatTimeoutSeconds: only people look.
+	// defaultHeartbeatInterval is how often heartbeats are stored where the Task has no heartbeatTimeoutSeconds: only people
+	// look.
 	defaultHeartbeatInterval = time.Minute
 	// maxUnread is how long heartbeats are answered without a look at the Task: so late may a worker learn that it should stop.
-	maxUnread = 20 * time.Second
+	maxUnread = 10 * time.Second
 	// maxHeld is how many reports of one Task may wait for its next write.
 	maxHeld = 16
 	// forgetAfter is how long a Task of which nothing is heard is remembered.
@@ -59,7 +60,9 @@ type news struct {
 }
 
 func newCoalescer(o *Options) *coalescer {
-	return &coalescer{options: o, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now()}
+	return &coalescer{
+		options: o, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now(),
+	}
 }
 
 // take waits until a report is stored, ignored or refused.

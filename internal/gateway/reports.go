@@ -50,8 +50,8 @@ func (g *Gateway) serveReport(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// receive takes a request from its first line to the outcome of its report. The delivery is nil where the sender is not known to
-// be the worker that the report is about.
+// receive takes a request from its first line to the outcome of its report. The delivery is nil where the sender is not known
+// to be the worker that the report is about.
 func (g *Gateway) receive(ctx context.Context, w http.ResponseWriter, req *http.Request) (*delivery, outcome) {
 	if !g.slots.TryAcquire(1) {
 		closeAfter(w)

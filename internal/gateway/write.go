@@ -26,9 +26,10 @@ const (
 
 var errCrowded = errors.New("others have changed the Task at each try")
 
-// takeFinal stores a final report: a live read, a decision, and a write that fails if the Task has changed since the read. So the
-// first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed. The write is
-// a patch with that resourceVersion, not an update: a gateway that is older than the CRD then drops no field that it does not know.
+// takeFinal stores a final report: a live read, a decision, and a write that fails if the Task has changed since the read. So
+// the first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed. The
+// write is a patch with that resourceVersion, not an update: a gateway that is older than the CRD then drops no field that it
+// does not know.
 func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 	for try := range maxTries {
 		if err := pause(ctx, g.options.Clock, try); err != nil {
@@ -53,7 +54,8 @@ func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 		case apierrors.IsNotFound(err):
 			return outcome{err: errGone}
 		default:
-			// An API server that calls the write invalid is in trouble, too: the report was checked, and a refusal for good would lose it.
+			// An API server that calls the write invalid is in trouble, too: the report was checked, and a refusal for good
+			// would lose it.
 			return outcome{err: unavailable(err)}
 		}
 	}
@@ -72,7 +74,8 @@ func readTask(ctx context.Context, c client.Reader, w worker) (*v1alpha1.Task, e
 	case task.UID != w.TaskUID:
 		return nil, errGone
 	}
-	if s := task.Status.Worker; s != nil && s.JobUID != "" && s.JobUID != w.JobUID && lifecycle.CurrentAttempt(task) == w.Attempt {
+	current := task.Status.Worker
+	if lifecycle.CurrentAttempt(task) == w.Attempt && current != nil && current.JobUID != "" && current.JobUID != w.JobUID {
 		return nil, errForbidden // a Job that is not the operator's own, with the labels of one
 	}
 	return task, nil
