@@ -228,14 +228,14 @@ func worthKnowing(t *v1alpha1.Task) *v1alpha1.Task {
 }
 
 // decide takes the reports of a batch one after the other, in their order.
-func (c *coalescer) decide(task *v1alpha1.Task, batch []*news) (outcomes []outcome, any bool) {
+func (c *coalescer) decide(task *v1alpha1.Task, batch []*news) (outcomes []outcome, changes bool) {
 	for _, n := range batch {
 		again := task.Status.Worker != nil && task.Status.Worker.Sequence == n.report.Sequence
 		changed, err := decide(task, n.delivery, c.options.MaxClockSkew)
-		any = any || changed
+		changes = changes || changed
 		outcomes = append(outcomes, outcome{stored: changed, again: again && !changed && err == nil, err: err})
 	}
-	return outcomes, any
+	return outcomes, changes
 }
 
 // unread bounds the time for which heartbeats are answered without a look at the Task.

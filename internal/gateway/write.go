@@ -93,7 +93,7 @@ func pause(ctx context.Context, clk clock.Clock, try int) error {
 		return ctx.Err()
 	}
 	limit := min(maxPause, maxPause/10<<(try-1))
-	return wait(ctx, clk, limit/2+rand.N(limit/2)) //nolint:gosec // what it spreads is no secret
+	return wait(ctx, clk, limit/2+rand.N(limit/2))
 }
 
 // wait waits by the clock.
