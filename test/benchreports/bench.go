@@ -152,6 +152,7 @@ func newTask(namespace, name string, how v1alpha1.Reporter) *v1alpha1.Task {
 			}},
 		},
 	}
+	t.Spec.Retry = &v1alpha1.RetryPolicy{Backoff: &v1alpha1.Backoff{InitialSeconds: ptr.To[int32](1)}}
 	if how == v1alpha1.ReporterSidecar {
 		t.Spec.Template.Annotations = map[string]string{"sim.taskwarden.dev/run-for": "24h"}
 	}

@@ -26,10 +26,10 @@ type crew struct {
 	seen map[types.UID]bool
 }
 
-// newCrew watches a namespace in which there will be at most so many pods.
+// newCrew watches a namespace in which there will be so many Tasks, of which some have a second pod.
 func newCrew(ctx context.Context, cluster *benchkit.Cluster, namespace string, most int) (*crew, error) {
 	ctx, stop := context.WithCancel(ctx)
-	c := &crew{running: make(chan *corev1.Pod, most), stop: stop, seen: map[types.UID]bool{}}
+	c := &crew{running: make(chan *corev1.Pod, 2*most), stop: stop, seen: map[types.UID]bool{}}
 	pods, err := cache.New(cluster.Config, cache.Options{
 		Scheme: cluster.Scheme(), DefaultNamespaces: map[string]cache.Config{namespace: {}},
 	})
@@ -75,22 +75,14 @@ func (c *crew) next(ctx context.Context) (*corev1.Pod, error) {
 }
 
 // gather takes over the pods of n workers, each with the plan of its number, and starts their sidecars.
-func (b *bench) gather(ctx context.Context, c *crew, n int, plan func(i, n int) plan) ([]*worker, error) {
+func (b *bench) gather(ctx context.Context, c *crew, n int, plans func(i, n int) plan) ([]*worker, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	workers := make([]*worker, n)
 	err := benchkit.InParallel(ctx, n, b.creators, "workers that run", func(ctx context.Context, i int) error {
-		object, err := c.next(ctx)
-		if err != nil {
-			return err
-		}
-		p, err := b.around.newPod(ctx, object)
-		if err != nil {
-			return err
-		}
-		w := &worker{pod: p, plan: plan(i, n)}
-		workers[i] = w
-		return b.around.start(p, i, w.plan.cut)
+		var err error
+		workers[i], err = b.takeOver(ctx, c, i, func() plan { return plans(i, n) })
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the workers: %w", err)
@@ -98,10 +90,42 @@ func (b *bench) gather(ctx context.Context, c *crew, n int, plan func(i, n int) 
 	return workers, nil
 }
 
+// takeOver takes over the next pod that runs, and starts its sidecar, which reports to the replica with the worker's number.
+func (b *bench) takeOver(ctx context.Context, c *crew, i int, planned func() plan) (*worker, error) {
+	object, err := c.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := b.around.newPod(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{pod: p, plan: planned()}
+	return w, b.around.start(p, i, w.plan.cut)
+}
+
 // goOn lets all workers work, and waits for their ends.
 func (b *bench) goOn(ctx context.Context, workers []*worker, begin time.Time) error {
 	return benchkit.InParallel(ctx, len(workers), len(workers), "workers that have ended", func(ctx context.Context, i int) error {
 		return workers[i].work(ctx, begin)
+	})
+}
+
+// relieve takes over the pods of n second attempts as they begin to run, and lets their workers work. late is called when their
+// final reports are acknowledged.
+func (b *bench) relieve(ctx context.Context, c *crew, n int, begin time.Time,
+	late func(context.Context, *worker) error) ([]*worker, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timing.spread+2*b.timing.report+b.timing.outage+endLimit)
+	defer cancel()
+	workers := make([]*worker, n)
+	return workers, benchkit.InParallel(ctx, n, n, "second attempts that have ended", func(ctx context.Context, i int) error {
+		w, err := b.takeOver(ctx, c, i, func() plan { return b.timing.afterOutage(time.Since(begin)) })
+		workers[i] = w
+		if err != nil {
+			return err
+		}
+		w.check = late
+		return w.work(ctx, begin)
 	})
 }
 

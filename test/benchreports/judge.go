@@ -50,7 +50,7 @@ func judge(said map[string]word, tasks map[string]*v1alpha1.Task, l *ledger) *ve
 			continue
 		}
 		v.judgeResult(t, &w)
-		v.judgeAttempts(t, l.tasks[name])
+		v.judgeAttempts(t, w.attempt, l.tasks[name])
 		if r := t.Status.Report; r != nil && r.Source == v1alpha1.FromTerminationMessage {
 			v.byNote++
 		}
@@ -87,20 +87,28 @@ func (v *verdict) judgeResult(t *v1alpha1.Task, w *word) {
 	}
 }
 
-func (v *verdict) judgeAttempts(t *v1alpha1.Task, s *story) {
+// judgeAttempts looks for what each of the attempts should have had: one report, and the end by it.
+func (v *verdict) judgeAttempts(t *v1alpha1.Task, attempts int32, s *story) {
 	ends := 0
 	for i := range t.Status.History {
 		if t.Status.History[i].To == v1alpha1.StateSucceeded {
 			ends++
 		}
 	}
-	if ends > 1 || s != nil && len(s.reports) > 1 || len(t.Status.Attempts) > 1 {
+	if n := int(attempts); ends > 1 || s != nil && len(s.reports) > n || len(t.Status.Attempts) > n {
 		v.twice++
 		v.fault(t.Name, "%d attempts, %d ends", len(t.Status.Attempts), ends)
 	}
-	if n := len(t.Status.Attempts); n == 0 || !ptr.Deref(t.Status.Attempts[n-1].Reported, false) {
+	reported := 0
+	for i := range t.Status.Attempts {
+		if ptr.Deref(t.Status.Attempts[i].Reported, false) {
+			reported++
+		}
+	}
+	if reported < int(attempts) {
 		v.overtaken++
-		v.fault(t.Name, "its attempt was not ended by the report: state %s, reason %s", t.Status.State, t.Status.Reason)
+		v.fault(t.Name, "%d of %d attempts were ended by a report: state %s, reason %s",
+			reported, attempts, t.Status.State, t.Status.Reason)
 	}
 }
 

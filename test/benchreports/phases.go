@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -166,13 +167,38 @@ func (b *bench) bringDown(ctx context.Context, begin time.Time) error {
 
 // round is what was said, stored and counted in one phase.
 type round struct {
-	workers []*worker
-	ledger  *ledger
-	verdict *verdict
+	// workers are those of the first attempts, second those of the second ones.
+	workers, second []*worker
+	ledger          *ledger
+	verdict         *verdict
 	// before and after are the counts of the gateways.
 	before, after counts
 	rivals        *rival
 	began, ended  time.Time
+}
+
+// all are the workers of all attempts.
+func (r *round) all() []*worker { return slices.Concat(r.workers, r.second) }
+
+// failing is how many workers fail as it is planned.
+func (r *round) failing() int {
+	n := 0
+	for _, w := range r.workers {
+		if w.plan.fails {
+			n++
+		}
+	}
+	return n
+}
+
+// late lets the worker before this one speak once more.
+func (r *round) late(ctx context.Context, w *worker) error {
+	for _, earlier := range r.workers {
+		if earlier.task == w.task {
+			return r.rivals.late(ctx, earlier)
+		}
+	}
+	return fmt.Errorf("no first attempt of Task %s", w.task)
 }
 
 // round runs one phase of many workers. during runs beside them.
@@ -192,14 +218,14 @@ func (b *bench) round(ctx context.Context, namespace string, plan func(i, n int)
 		return nil, err
 	}
 	r.workers, err = b.gather(ctx, crew, b.tasks, plan)
-	defer release(r.workers)
+	defer func() { release(r.all()) }()
 	if err != nil {
 		return nil, err
 	}
 	if err := b.addRivals(ctx, r, rivals); err != nil {
 		return nil, err
 	}
-	if err := b.together(ctx, r, during); err != nil {
+	if err := b.together(ctx, r, crew, during); err != nil {
 		return nil, err
 	}
 	return r, b.examine(ctx, namespace, r)
@@ -222,7 +248,9 @@ func (b *bench) addRivals(ctx context.Context, r *round, wanted bool) (err error
 }
 
 // together lets the workers work and, beside them, happen what else is wanted.
-func (b *bench) together(ctx context.Context, r *round, during func(context.Context, time.Time) error) error {
+func (b *bench) together(ctx context.Context, r *round, c *crew, during func(context.Context, time.Time) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	processes := map[string]*benchkit.Process{"operator": b.controller}
 	if during == nil { // else they do not live to the end
 		for i, p := range b.gateways.running {
@@ -243,15 +271,24 @@ func (b *bench) together(ctx context.Context, r *round, during func(context.Cont
 		}
 		beside <- during(ctx, r.began)
 	}()
-	err = b.goOn(ctx, r.workers, r.began)
+	relieved := make(chan error, 1)
+	go func() {
+		var err error
+		r.second, err = b.relieve(ctx, c, r.failing(), r.began, r.late)
+		relieved <- err
+	}()
+	if err = b.goOn(ctx, r.workers, r.began); err != nil {
+		cancel()
+	}
+	err = errors.Join(err, <-relieved, <-beside)
 	r.ended = time.Now()
-	return errors.Join(err, <-beside, report())
+	return errors.Join(err, report())
 }
 
 // examine waits until everything has come to its end, and compares what was said with what is stored.
 func (b *bench) examine(ctx context.Context, namespace string, r *round) error {
 	said := map[string]word{}
-	for _, w := range r.workers {
+	for _, w := range r.all() { // the second attempts come last, so that their words count
 		w.word.acknowledged = w.word.acknowledged || w.last.Final == "delivered"
 		said[w.task] = w.word
 	}

@@ -12,7 +12,7 @@ func TestPlansInOutage(t *testing.T) {
 	} {
 		const n = 600
 		down, up := timing.away()
-		leaving, cut := 0, 0
+		leaving, cut, failing := 0, 0, 0
 		for i := range n {
 			p := timing.inOutage(i, n)
 			switch {
@@ -31,9 +31,18 @@ func TestPlansInOutage(t *testing.T) {
 			if p.cut > 0 {
 				cut++
 			}
+			if p.fails && p.leaves {
+				failing++
+			}
 		}
-		if leaving != n/3 || cut != n/6 {
-			t.Errorf("got %d that leave and %d that are cut of %d, want %d and %d", leaving, cut, n, n/3, n/6)
+		if leaving != n/3 || cut != n/6 || failing != n/12 {
+			t.Errorf("got %d that leave, %d that are cut and %d that fail of %d, want a third, a sixth and a twelfth", leaving, cut, failing, n)
+		}
+		if p := timing.afterOutage(down); p.start != down || p.finish <= up {
+			t.Errorf("a second attempt that begins at %s: got %+v", down, p)
+		}
+		if p := timing.afterOutage(2 * up); p.finish <= p.start {
+			t.Errorf("a second attempt that begins after everything else: got %+v", p)
 		}
 	}
 }

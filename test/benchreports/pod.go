@@ -34,6 +34,9 @@ type pod struct {
 	attempt   int32
 	token     string
 
+	// code is what the worker has exited with.
+	code int32
+
 	sidecar *reporter.Reporter
 	worker  *sidecarclient.Client
 	stop    context.CancelFunc
@@ -134,10 +137,11 @@ func (p *pod) run() error {
 	}
 }
 
-// exitWorker tells that the worker has exited with code 0, while its sidecar still runs.
-func (p *pod) exitWorker(ctx context.Context) error {
+// exitWorker tells that the worker has exited, while its sidecar still runs.
+func (p *pod) exitWorker(ctx context.Context, code int32) error {
+	p.code = code
 	return p.patch(ctx, func(s *corev1.PodStatus) {
-		terminate(&s.ContainerStatuses[0], "")
+		terminate(&s.ContainerStatuses[0], code, "")
 		for i := range s.Conditions {
 			if c := &s.Conditions[i]; c.Type == corev1.PodReady || c.Type == corev1.ContainersReady {
 				c.Status, c.Reason = corev1.ConditionFalse, "PodCompleted"
@@ -164,17 +168,25 @@ func (p *pod) end(ctx context.Context) error {
 	err = p.patch(ctx, func(s *corev1.PodStatus) {
 		for i := range s.InitContainerStatuses {
 			if s.InitContainerStatuses[i].Name == v1alpha1.ReporterContainer {
-				terminate(&s.InitContainerStatuses[i], string(note))
+				terminate(&s.InitContainerStatuses[i], 0, string(note))
 			}
 		}
 		s.Phase = corev1.PodSucceeded
+		if p.code != 0 {
+			s.Phase = corev1.PodFailed
+		}
 	})
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
 // terminate tells that a container has ended by itself.
-func terminate(c *corev1.ContainerStatus, message string) {
-	ended := &corev1.ContainerStateTerminated{Reason: "Completed", Message: message, FinishedAt: metav1.Now(), ContainerID: c.ContainerID}
+func terminate(c *corev1.ContainerStatus, code int32, message string) {
+	ended := &corev1.ContainerStateTerminated{
+		ExitCode: code, Reason: "Completed", Message: message, FinishedAt: metav1.Now(), ContainerID: c.ContainerID,
+	}
+	if code != 0 {
+		ended.Reason = "Error"
+	}
 	if c.State.Running != nil {
 		ended.StartedAt = c.State.Running.StartedAt
 	}

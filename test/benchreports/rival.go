@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -61,25 +62,41 @@ func (r *rival) check(ctx context.Context, w *worker, home int) error {
 		TaskID: w.uid, Attempt: w.attempt, Sequence: t.Status.Report.Sequence, Kind: report.Succeeded,
 		Result: &report.ResultPayload{URL: w.word.url, Data: json.RawMessage(w.word.data), Message: w.task},
 	}
-	other := *again
-	other.Sequence++
-	other.Result = &report.ResultPayload{URL: "https://results.example/other", Data: json.RawMessage(`"other"`)}
-	for _, c := range []struct {
-		report *report.Report
-		status int
-	}{{again, http.StatusOK}, {&other, http.StatusConflict}} {
-		r.asked.Add(1)
-		status, answer, err := r.post(ctx, w, r.addresses[(home+1)%len(r.addresses)], c.report)
-		if err != nil {
+	address := r.addresses[(home+1)%len(r.addresses)]
+	return errors.Join(r.ask(ctx, w, address, again, http.StatusOK), r.ask(ctx, w, address, lie(w, again.Sequence+1), http.StatusConflict))
+}
+
+// late has the pod of an earlier attempt say that it has succeeded after all.
+func (r *rival) late(ctx context.Context, earlier *worker) error {
+	for _, address := range r.addresses {
+		if err := r.ask(ctx, earlier, address, lie(earlier, math.MaxInt32), http.StatusGone); err != nil {
 			return err
 		}
-		if status >= http.StatusBadRequest {
-			r.refused.Add(1)
-		}
-		if status != c.status || answer.Outcome == report.Stored {
-			r.disagreed.Add(1)
-			benchkit.Say("%s: the other replica answers %d %+v, not %d", w.task, status, answer, c.status)
-		}
+	}
+	return nil
+}
+
+// lie is a final report that the worker has not made.
+func lie(w *worker, sequence int64) *report.Report {
+	return &report.Report{
+		TaskID: w.uid, Attempt: w.attempt, Sequence: sequence, Kind: report.Succeeded,
+		Result: &report.ResultPayload{URL: "https://results.example/other", Data: json.RawMessage(`"other"`)},
+	}
+}
+
+// ask brings a report to a replica, which should answer with a status and store nothing.
+func (r *rival) ask(ctx context.Context, w *worker, address string, body *report.Report, want int) error {
+	r.asked.Add(1)
+	status, answer, err := r.post(ctx, w, address, body)
+	if err != nil {
+		return err
+	}
+	if status >= http.StatusBadRequest {
+		r.refused.Add(1)
+	}
+	if status != want || answer.Outcome == report.Stored {
+		r.disagreed.Add(1)
+		benchkit.Say("%s: the replica answers %d %+v, not %d", w.task, status, answer, want)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (r *round) tellResults(add func(string, float64)) {
 func (r *round) tellWrites(add func(string, float64)) {
 	w := r.ledger.writing()
 	made := 0
-	for _, one := range r.workers {
+	for _, one := range r.all() {
 		made += one.reports
 	}
 	took := r.ended.Sub(r.began).Seconds()
@@ -51,7 +51,7 @@ func (r *round) tellWrites(add func(string, float64)) {
 
 func (r *round) tellTimes(add func(string, float64)) {
 	var acknowledged, lag []float64
-	for _, w := range r.workers {
+	for _, w := range r.all() {
 		if w.took > 0 {
 			acknowledged = append(acknowledged, w.took.Seconds())
 		}
@@ -70,7 +70,7 @@ func (r *round) tellTimes(add func(string, float64)) {
 
 func (r *round) tellRetries(add func(string, float64)) {
 	var delivered, failed, aside int64
-	for _, w := range r.workers {
+	for _, w := range r.all() {
 		delivered, failed, aside = delivered+w.last.DeliveredRetries, failed+w.last.Retries, aside+w.last.SetAside
 	}
 	counted := r.after.since(r.before)

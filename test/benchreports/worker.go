@@ -52,7 +52,11 @@ func (w *worker) work(ctx context.Context, begin time.Time) error {
 			return fmt.Errorf("%s: %w", w.task, err)
 		}
 	}
-	if err := w.exitWorker(ctx); err != nil {
+	code := int32(0)
+	if w.plan.fails {
+		code = 1
+	}
+	if err := w.exitWorker(ctx, code); err != nil {
 		return err
 	}
 	err := w.end(ctx)
@@ -83,12 +87,16 @@ func (w *worker) reportFinal(ctx context.Context) error {
 		return err
 	}
 	said := word{podUID: w.object.UID, attempt: w.attempt, url: "https://results.example/" + w.uid, data: string(data)}
+	kind, body := report.Succeeded, any(report.ResultPayload{URL: said.url, Data: data, Message: w.task})
+	if w.plan.fails {
+		kind, body = report.Failed, report.FailurePayload{Message: "as it was planned"}
+	}
 	wait := patience
 	if w.plan.leaves {
 		wait = 0
 	}
 	w.called = time.Now()
-	status, err := w.worker.Post(ctx, report.Succeeded, report.ResultPayload{URL: said.url, Data: data, Message: w.task}, wait)
+	status, err := w.worker.Post(ctx, kind, body, wait)
 	if err != nil {
 		return err
 	}
