@@ -101,6 +101,8 @@ func (g *gateways) read(ctx context.Context) ([]benchkit.Metrics, error) {
 // counts are what the gateways say of their work.
 type counts struct {
 	retries float64
+	// finals are final reports that were taken, finalSeconds how long that took.
+	finals, finalSeconds float64
 	// refused are requests that were not taken, by code.
 	refused map[string]float64
 }
@@ -119,6 +121,8 @@ func (g *gateways) counts(ctx context.Context) (counts, error) {
 func (c *counts) add(m benchkit.Metrics) {
 	retries, _ := m.Sum("callback_retry_total")
 	c.retries += retries
+	c.finals += m[`task_report_seconds_count{final="true"}`]
+	c.finalSeconds += m[`task_report_seconds_sum{final="true"}`]
 	for series, v := range m {
 		if labels, ok := strings.CutPrefix(series, refusedMetric+`{code="`); ok {
 			c.refused[strings.TrimSuffix(labels, `"}`)] += v

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -18,8 +19,10 @@ import (
 // ledger is what the audit log tells of one phase.
 type ledger struct {
 	tasks map[string]*story
-	// conflicts are writes of the gateways that somebody else was faster than.
-	conflicts int
+	// conflicts are writes of the gateways that somebody else was faster than: of final reports, and of what is not final.
+	finalConflicts, newsConflicts int
+	// finalWrites is how long the API server took for the gateways' writes of final reports, in seconds.
+	finalWrites []float64
 }
 
 // story is what was stored of one Task, and when.
@@ -71,8 +74,8 @@ func (l *ledger) task(name string) *story {
 // add enters one request.
 func (l *ledger) add(e *audit.Event) error {
 	byGateway := strings.HasPrefix(e.UserAgent, benchkit.Gateway)
-	if byGateway && e.Write() && (e.Status.Code == 409 || e.Status.Code == 422) {
-		l.conflicts++
+	if byGateway && e.Write() && (e.Status.Code == http.StatusConflict || e.Status.Code == http.StatusUnprocessableEntity) {
+		l.addConflict(e)
 	}
 	isTask, isPod := e.Object.Resource == "tasks", e.Object.Resource == "pods" && e.Object.Subresource != "binding"
 	if !isTask && !isPod || !e.Stored() || strings.HasPrefix(e.Verb, "delete") {
@@ -92,9 +95,11 @@ func (l *ledger) add(e *audit.Event) error {
 
 func (l *ledger) addTask(e *audit.Event, o *stored, byGateway bool) {
 	s := l.task(o.Metadata.Name)
-	// The gateway writes final reports as a merge patch, an object, and everything else as a JSON patch, a list.
-	if byGateway && bytes.HasPrefix(bytes.TrimSpace(e.Request), []byte("[")) {
+	switch {
+	case byGateway && isNews(e):
 		s.news = append(s.news, e.Received)
+	case byGateway:
+		l.finalWrites = append(l.finalWrites, e.Done.Sub(e.Received).Seconds())
 	}
 	if r := o.Status.Report; r != nil {
 		s.reports[*r] = earlier(s.reports[*r], e.Done)
@@ -105,6 +110,18 @@ func (l *ledger) addTask(e *audit.Event, o *stored, byGateway bool) {
 		}
 	}
 }
+
+func (l *ledger) addConflict(e *audit.Event) {
+	if isNews(e) {
+		l.newsConflicts++
+	} else {
+		l.finalConflicts++
+	}
+}
+
+// isNews tells the gateways' writes apart: of a final report they make a merge patch, an object, of everything else a JSON patch, a
+// list.
+func isNews(e *audit.Event) bool { return bytes.HasPrefix(bytes.TrimSpace(e.Request), []byte("[")) }
 
 func (l *ledger) addPod(e *audit.Event, o *stored) {
 	name := o.Metadata.Labels[v1alpha1.LabelTask]

@@ -58,8 +58,8 @@ func TestLedger(t *testing.T) {
 	if got, want := len(l.tasks), 1; got != want {
 		t.Fatalf("got %d Tasks, want %d", got, want)
 	}
-	if l.conflicts != 1 {
-		t.Errorf("got %d conflicts, want 1", l.conflicts)
+	if l.newsConflicts != 1 || l.finalConflicts != 0 || len(l.finalWrites) != 1 {
+		t.Errorf("got %d and %d conflicts and %d writes of final reports, want 1, 0 and 1", l.newsConflicts, l.finalConflicts, len(l.finalWrites))
 	}
 	if diff := cmp.Diff(gaps(s.news), []float64{2}); diff != "" {
 		t.Errorf("gaps (-got +want):\n%s", diff)

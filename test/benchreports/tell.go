@@ -39,8 +39,9 @@ func (r *round) tellWrites(add func(string, float64)) {
 		made += one.reports
 	}
 	took := r.ended.Sub(r.began).Seconds()
-	benchkit.Say("%d reports of progress were made, %.0f a second; %d writes stored them, %.0f a second; %d conflicts",
-		made, float64(made)/took, w.writes, float64(w.writes)/took, r.ledger.conflicts)
+	benchkit.Say("%d reports of progress were made, %.0f a second; %d writes stored them, %.0f a second",
+		made, float64(made)/took, w.writes, float64(w.writes)/took)
+	benchkit.Say("writes of the gateways that others were faster than: %d of final reports, %d of progress", r.ledger.finalConflicts, r.ledger.newsConflicts)
 	add("status_writes_per_task_second", w.rate)
 	if len(w.gaps) > 0 {
 		add("status_write_gap_min_seconds", slices.Min(w.gaps))
@@ -64,6 +65,12 @@ func (r *round) tellTimes(add func(string, float64)) {
 	add("final_report_p50_seconds", benchkit.Percentile(acknowledged, 50))
 	add("final_report_p99_seconds", benchkit.Percentile(acknowledged, 99))
 	add("final_report_max_seconds", benchkit.Percentile(acknowledged, 100))
+	// Of the time until the acknowledgement, what passes in the gateway, and of that what passes in the API server.
+	if n := r.after.finals - r.before.finals; n > 0 {
+		add("final_report_in_gateway_mean_seconds", (r.after.finalSeconds-r.before.finalSeconds)/n)
+	}
+	add("final_report_write_p50_seconds", benchkit.Percentile(r.ledger.finalWrites, 50))
+	add("final_report_write_p99_seconds", benchkit.Percentile(r.ledger.finalWrites, 99))
 	add("controller_lag_p50_seconds", benchkit.Percentile(lag, 50))
 	add("controller_lag_p99_seconds", benchkit.Percentile(lag, 99))
 }
