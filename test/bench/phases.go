@@ -278,7 +278,8 @@ func (b *bench) lifeRun(ctx context.Context, namespace string) error {
 	if err := b.cluster.WaitTasks(ctx, namespace, n, benchkit.RunLimit); err != nil {
 		return err
 	}
-	if err := b.cluster.WaitNone(ctx, "Jobs to be deleted", benchkit.JobList(), benchkit.RunLimit, n, client.InNamespace(namespace)); err != nil {
+	err := b.cluster.WaitNone(ctx, "Jobs to be deleted", benchkit.JobList(), benchkit.RunLimit, n, client.InNamespace(namespace))
+	if err != nil {
 		return err
 	}
 	if err := b.cluster.Quiet(ctx); err != nil {

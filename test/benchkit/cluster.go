@@ -68,7 +68,8 @@ type Cluster struct {
 	lock     *os.File
 }
 
-// StartCluster brings a fresh cluster up, with the CRD and the controller's role in it. Further files, by pattern, are applied, too.
+// StartCluster brings a fresh cluster up, with the CRD and the controller's role in it. Further files, by pattern, are applied,
+// too.
 func StartCluster(ctx context.Context, bin, name string, args []string, files ...string) (*Cluster, error) {
 	c := &Cluster{bin: bin, Name: name}
 	var err error
@@ -205,14 +206,17 @@ func (c *Cluster) applyFile(ctx context.Context, file string) error {
 	if err := yaml.Unmarshal(content, &object.Object); err != nil {
 		return err
 	}
-	return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(&object), client.FieldOwner("taskwarden-bench"), client.ForceOwnership)
+	return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(&object),
+		client.FieldOwner("taskwarden-bench"), client.ForceOwnership)
 }
 
-// WriteKubeconfig gives one of the operator's accounts the rights that it has in a real cluster, and the place in the API server's
-// queues that goes with them; an administrator would pass all others.
+// WriteKubeconfig gives one of the operator's accounts the rights that it has in a real cluster, and the place in the API
+// server's queues that goes with them; an administrator would pass all others.
 func (c *Cluster) WriteKubeconfig(ctx context.Context, accountName, file string) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: accountName}}
-	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 60 * 60)}}
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: ptr.To[int64](24 * 60 * 60),
+	}}
 	if err := c.SubResource("token").Create(ctx, account, token); err != nil {
 		return fmt.Errorf("token for %s: %w", accountName, err)
 	}

@@ -113,8 +113,11 @@ func (c *Cluster) Clear(ctx context.Context, namespace string) error {
 	if err != nil {
 		return fmt.Errorf("clear %s: %w", namespace, err)
 	}
-	for what, list := range map[string]*metav1.PartialObjectMetadataList{"Tasks": TaskList(), "Jobs": JobList(), "pods": PodList()} {
-		if err := c.WaitNone(ctx, what+" to be deleted", list, cleanLimit, len(list.Items), client.InNamespace(namespace)); err != nil {
+	for what, list := range map[string]*metav1.PartialObjectMetadataList{
+		"Tasks": TaskList(), "Jobs": JobList(), "pods": PodList(),
+	} {
+		err := c.WaitNone(ctx, what+" to be deleted", list, cleanLimit, len(list.Items), client.InNamespace(namespace))
+		if err != nil {
 			return err
 		}
 	}

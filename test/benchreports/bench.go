@@ -113,7 +113,8 @@ func (b *bench) startOperator(ctx context.Context, program string) (err error) {
 		return err
 	}
 	args := append([]string{"--gateway-namespace", benchkit.Namespace, "--reporter-image", reporterImage}, b.controllerArgs...)
-	if b.controller, err = benchkit.Start(program, "controller", file, filepath.Join(runFolder, "controller.log"), args); err != nil {
+	log := filepath.Join(runFolder, "controller.log")
+	if b.controller, err = benchkit.Start(program, "controller", file, log, args); err != nil {
 		return err
 	}
 	_, err = b.controller.WaitReady(ctx)

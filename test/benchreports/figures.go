@@ -9,8 +9,8 @@ import (
 // suffixOutage is that of the figures of phase outage.
 const suffixOutage = "_outage"
 
-// A Task may have one progress write every two seconds. Two requests differ in how long they are on their way to the API server,
-// so a gap may be a little shorter, and the mean of a few as well.
+// A Task may have one progress write every two seconds. Two requests differ in how long they are on their way to the API
+// server, so a gap may be a little shorter, and the mean of a few as well.
 const (
 	leastGap   = 1.9
 	mostWrites = 0.505
@@ -22,6 +22,7 @@ var bounds = map[string]benchkit.Bound{
 	"results_lost":                   benchkit.AtMost(0),
 	"results_wrong":                  benchkit.AtMost(0),
 	"results_twice":                  benchkit.AtMost(0),
+	"final_reports_not_taken":        benchkit.AtMost(0),
 	"exits_overtaking_reports":       benchkit.AtMost(0),
 	"status_writes_per_task_second":  benchkit.AtMost(mostWrites),
 	"status_write_gap_min_seconds":   benchkit.AtLeast(leastGap),

@@ -42,7 +42,9 @@ func TestJudge(t *testing.T) {
 			t.Status.Report, t.Status.Result, t.Status.Attempts[0].Reported, s.reports = nil, nil, nil, nil
 		}, verdict{lost: 1, lostAcknowledged: 1, overtaken: 1}},
 		{"no data", func(t *v1alpha1.Task, _ *story) { t.Status.Result = nil }, verdict{lost: 1, lostAcknowledged: 1}},
-		{"the result of another", func(t *v1alpha1.Task, _ *story) { t.Status.Result.Data.Raw = []byte(`{"a":2}`) }, verdict{wrong: 1}},
+		{"the result of another", func(t *v1alpha1.Task, _ *story) {
+			t.Status.Result.Data.Raw = []byte(`{"a":2}`)
+		}, verdict{wrong: 1}},
 		{"from another pod", func(t *v1alpha1.Task, _ *story) { t.Status.Report.PodUID = "q" }, verdict{wrong: 1}},
 		{"of another attempt", func(t *v1alpha1.Task, _ *story) { t.Status.Report.Attempt = 2 }, verdict{wrong: 1}},
 		{"two reports were stored", func(_ *v1alpha1.Task, s *story) {

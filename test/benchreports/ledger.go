@@ -119,8 +119,8 @@ func (l *ledger) addConflict(e *audit.Event) {
 	}
 }
 
-// isNews tells the gateways' writes apart: of a final report they make a merge patch, an object, of everything else a JSON patch, a
-// list.
+// isNews tells the gateways' writes apart: of a final report they make a merge patch, an object, of everything else a JSON
+// patch, a list.
 func isNews(e *audit.Event) bool { return bytes.HasPrefix(bytes.TrimSpace(e.Request), []byte("[")) }
 
 func (l *ledger) addPod(e *audit.Event, o *stored) {

@@ -59,7 +59,8 @@ func TestLedger(t *testing.T) {
 		t.Fatalf("got %d Tasks, want %d", got, want)
 	}
 	if l.newsConflicts != 1 || l.finalConflicts != 0 || len(l.finalWrites) != 1 {
-		t.Errorf("got %d and %d conflicts and %d writes of final reports, want 1, 0 and 1", l.newsConflicts, l.finalConflicts, len(l.finalWrites))
+		t.Errorf("got %d and %d conflicts and %d writes of final reports, want 1, 0 and 1",
+			l.newsConflicts, l.finalConflicts, len(l.finalWrites))
 	}
 	if diff := cmp.Diff(gaps(s.news), []float64{2}); diff != "" {
 		t.Errorf("gaps (-got +want):\n%s", diff)
@@ -105,7 +106,8 @@ func TestWriting(t *testing.T) {
 func TestCounts(t *testing.T) {
 	page := func(retries, busy int) benchkit.Metrics {
 		m, err := benchkit.ParseMetrics(fmt.Sprintf("callback_retry_total %d\n"+
-			"task_reports_refused_total{code=\"TooManyRequests\"} %d\ntask_reports_refused_total{code=\"Forbidden\"} 0\n", retries, busy))
+			"task_reports_refused_total{code=\"TooManyRequests\"} %d\n"+
+			"task_reports_refused_total{code=\"Forbidden\"} 0\n", retries, busy))
 		if err != nil {
 			t.Fatal(err)
 		}

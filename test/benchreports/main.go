@@ -1,5 +1,5 @@
-// Command benchreports measures how the reports of workers arrive, on one control plane with simulated nodes. `make bench-reports`
-// runs it.
+// Command benchreports measures how the reports of workers arrive, on one control plane with simulated nodes.
+// `make bench-reports` runs it.
 //
 // Standard output gets one JSON line for each figure, standard error the progress and a table of the figures that have a
 // bound. The exit code is 1 where a bound is missed, unless --no-fail is given.
@@ -7,8 +7,8 @@
 // The controller and two replicas of the gateway run as processes of their own with the rights of their own accounts, under the
 // policy of config/policy. For each simulated pod this program is the worker, the sidecar (package reporter, as the sidecar's
 // program has it, with its spool on disk and a token that is bound to the pod) and that part of a kubelet which tells how
-// containers have ended. There are three phases: some Tasks one after the other, many at once, and many at once while the gateways
-// are killed for a while. What was stored, and when, comes from the API server's audit log.
+// containers have ended. There are three phases: some Tasks one after the other, many at once, and many at once while the
+// gateways are killed for a while. What was stored, and when, comes from the API server's audit log.
 package main
 
 import (

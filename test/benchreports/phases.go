@@ -262,6 +262,7 @@ func (b *bench) together(ctx context.Context, r *round, c *crew, during func(con
 		return err
 	}
 	benchkit.Say("all %d workers run", len(r.workers))
+	benchkit.Doing("workers report")
 	r.began = time.Now().Add(time.Second)
 	beside := make(chan error, 1)
 	go func() {
@@ -289,6 +290,9 @@ func (b *bench) together(ctx context.Context, r *round, c *crew, during func(con
 func (b *bench) examine(ctx context.Context, namespace string, r *round) error {
 	said := map[string]word{}
 	for _, w := range r.all() { // the second attempts come last, so that their words count
+		if w.word.data == "" {
+			continue // it could say nothing
+		}
 		w.word.acknowledged = w.word.acknowledged || w.last.Final == "delivered"
 		said[w.task] = w.word
 	}

@@ -36,8 +36,8 @@ func (t timing) away() (down, up time.Duration) {
 }
 
 // inOutage: a third of the workers finish while the gateways are away, and exit at once. The sidecars of half of these have the
-// usual grace, which is longer than the outage; the others must end before anything can be delivered. A quarter of all these workers
-// fail, and their Tasks get a second attempt. All other workers finish when the gateways are back.
+// usual grace, which is longer than the outage; the others must end before anything can be delivered. A quarter of all these
+// workers fail, and their Tasks get a second attempt. All other workers finish when the gateways are back.
 func (t timing) inOutage(i, n int) plan {
 	down, up := t.away()
 	p := plan{start: part(t.spread, i, n), finish: up + t.report/2 + part(t.spread, i, n)}

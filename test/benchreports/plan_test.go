@@ -36,7 +36,8 @@ func TestPlansInOutage(t *testing.T) {
 			}
 		}
 		if leaving != n/3 || cut != n/6 || failing != n/12 {
-			t.Errorf("got %d that leave, %d that are cut and %d that fail of %d, want a third, a sixth and a twelfth", leaving, cut, failing, n)
+			t.Errorf("got %d that leave, %d that are cut and %d that fail of %d, want a third, a sixth and a twelfth",
+				leaving, cut, failing, n)
 		}
 		if p := timing.afterOutage(down); p.start != down || p.finish <= up {
 			t.Errorf("a second attempt that begins at %s: got %+v", down, p)

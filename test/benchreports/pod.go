@@ -60,7 +60,8 @@ func (s *surroundings) newPod(ctx context.Context, object *corev1.Pod) (*pod, er
 		api: s.api, object: object, dir: filepath.Join(s.folder, string(object.UID)), task: object.Labels[v1alpha1.LabelTask],
 		ended: make(chan struct{}),
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Spec.ServiceAccountName}}
+	account := &corev1.ServiceAccount{}
+	account.Namespace, account.Name = object.Namespace, object.Spec.ServiceAccountName
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		Audiences: []string{v1alpha1.TokenAudience}, ExpirationSeconds: ptr.To[int64](3600),
 		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: object.Name, UID: object.UID},
@@ -79,8 +80,8 @@ func (s *surroundings) newPod(ctx context.Context, object *corev1.Pod) (*pod, er
 func (p *pod) file(name string) string { return filepath.Join(p.dir, name) }
 
 // start runs the sidecar with the environment that the operator has given it, as far as its node does not make a difference.
-// home is the replica of the gateway that it comes to; it goes to the next one where that is away. cut, above 0, is how long it is
-// allowed to take for its end.
+// home is the replica of the gateway that it comes to; it goes to the next one where that is away. cut, above 0, is how long it
+// is allowed to take for its end.
 func (s *surroundings) start(p *pod, home int, cut time.Duration) error {
 	env := map[string]string{}
 	for _, e := range sidecarOf(p.object).Env {

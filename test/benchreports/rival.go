@@ -63,7 +63,10 @@ func (r *rival) check(ctx context.Context, w *worker, home int) error {
 		Result: &report.ResultPayload{URL: w.word.url, Data: json.RawMessage(w.word.data), Message: w.task},
 	}
 	address := r.addresses[(home+1)%len(r.addresses)]
-	return errors.Join(r.ask(ctx, w, address, again, http.StatusOK), r.ask(ctx, w, address, lie(w, again.Sequence+1), http.StatusConflict))
+	return errors.Join(
+		r.ask(ctx, w, address, again, http.StatusOK),
+		r.ask(ctx, w, address, lie(w, again.Sequence+1), http.StatusConflict),
+	)
 }
 
 // late has the pod of an earlier attempt say that it has succeeded after all.

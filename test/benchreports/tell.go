@@ -34,14 +34,20 @@ func (r *round) tellResults(add func(string, float64)) {
 
 func (r *round) tellWrites(add func(string, float64)) {
 	w := r.ledger.writing()
-	made := 0
+	made, unheard, refused := 0, 0, 0
 	for _, one := range r.all() {
-		made += one.reports
+		made, unheard = made+one.reports, unheard+one.unheard
+		if one.refused != nil {
+			refused++
+		}
 	}
+	add("final_reports_not_taken", float64(refused))
+	add("progress_reports_not_taken", float64(unheard))
 	took := r.ended.Sub(r.began).Seconds()
 	benchkit.Say("%d reports of progress were made, %.0f a second; %d writes stored them, %.0f a second",
 		made, float64(made)/took, w.writes, float64(w.writes)/took)
-	benchkit.Say("writes of the gateways that others were faster than: %d of final reports, %d of progress", r.ledger.finalConflicts, r.ledger.newsConflicts)
+	benchkit.Say("writes of the gateways that others were faster than: %d of final reports, %d of progress",
+		r.ledger.finalConflicts, r.ledger.newsConflicts)
 	add("status_writes_per_task_second", w.rate)
 	if len(w.gaps) > 0 {
 		add("status_write_gap_min_seconds", slices.Min(w.gaps))

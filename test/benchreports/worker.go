@@ -33,8 +33,10 @@ type worker struct {
 	// called is when it made its final report, took how long the gateway's acknowledgement came after that; 0 where nobody waited.
 	called time.Time
 	took   time.Duration
-	// reports is how often it reported progress.
-	reports int
+	// reports is how often it reported progress, unheard how often its sidecar did not take that.
+	reports, unheard int
+	// refused is why its final report was not taken.
+	refused error
 	// last is how the sidecar stood at its end.
 	last reporter.Status
 }
@@ -44,10 +46,12 @@ func (w *worker) work(ctx context.Context, begin time.Time) error {
 	if err := w.reportProgress(ctx, begin); err != nil {
 		return fmt.Errorf("progress of %s: %w", w.task, err)
 	}
-	if err := w.reportFinal(ctx); err != nil {
-		return fmt.Errorf("final report of %s: %w", w.task, err)
+	// What a sidecar or gateway refuses is a figure, and no reason to end the run.
+	w.refused = w.reportFinal(ctx)
+	if w.refused != nil {
+		benchkit.Say("final report of %s: %v", w.task, w.refused)
 	}
-	if w.check != nil {
+	if w.check != nil && w.refused == nil {
 		if err := w.check(ctx, w); err != nil {
 			return fmt.Errorf("%s: %w", w.task, err)
 		}
@@ -73,7 +77,8 @@ func (w *worker) reportProgress(ctx context.Context, begin time.Time) error {
 		percent := 100 * float64(at-w.plan.start) / float64(w.plan.finish-w.plan.start)
 		body := report.ProgressPayload{Percent: percent, Message: "at " + at.String()}
 		if _, err := w.worker.Post(ctx, report.Progress, body, 0); err != nil {
-			return err
+			w.unheard++
+			continue
 		}
 		w.reports++
 	}
