@@ -178,7 +178,8 @@ func (r *rig) start(fault func(step, name string) error) *rig {
 		rep.spool.fault = fault
 	}
 	r.reporter = rep
-	ctx, cancel := context.WithCancel(r.t.Context())
+	// The test's own context ends before kill can clear the queue, and then the sidecar would drain it.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	r.stop, r.ended = cancel, make(chan struct{})
 	address := make(chan net.Addr, 1)
 	go func() {
@@ -202,6 +203,7 @@ func (r *rig) kill() {
 	if r.reporter.final != nil {
 		r.reporter.final.outcome = finalDelivered
 	}
+	r.reporter.awake()
 	r.reporter.mu.Unlock()
 	r.stop()
 	<-r.ended
