@@ -324,6 +324,13 @@ func (r *rig) busy() bool {
 	if r.reporter.inFlight != nil || len(r.reporter.wake) > 0 {
 		return true
 	}
+	if final := r.reporter.final; final != nil && r.reporter.queue.final == nil {
+		select {
+		case <-final.done:
+		default:
+			return true // it is being kept, or noted as delivered
+		}
+	}
 	it, wake := r.reporter.queue.next(r.clock.Now())
 	return it != nil || !wake.IsZero() && !r.clock.HasWaiters()
 }
