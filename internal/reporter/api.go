@@ -23,6 +23,10 @@ import (
 const (
 	// maxConnections bounds the connections of the worker's API; more wait until one is closed.
 	maxConnections = 64
+	// smallBody is what a body may have, in bytes, to be read beside all others; of larger ones, and of those that do not say, only
+	// maxLargeBodies are read at the same time. So nothing that a worker sends makes the sidecar large.
+	smallBody      = 32 << 10
+	maxLargeBodies = 8
 	// maxWaitSeconds bounds the wait parameter of final reports.
 	maxWaitSeconds = 30
 )
@@ -30,7 +34,7 @@ const (
 // newServer makes the worker's API. A client that is slow, or says too much, is cut off.
 func newServer(r *Reporter) *http.Server {
 	return &http.Server{
-		Handler:           &api{r},
+		Handler:           newAPI(r),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      (maxWaitSeconds + 15) * time.Second,
@@ -41,7 +45,12 @@ func newServer(r *Reporter) *http.Server {
 }
 
 // api answers the worker.
-type api struct{ reporter *Reporter }
+type api struct {
+	reporter *Reporter
+	large    chan struct{}
+}
+
+func newAPI(r *Reporter) *api { return &api{reporter: r, large: make(chan struct{}, maxLargeBodies)} }
 
 // reads turn the body of a request into what a report of a kind carries.
 var reads = map[string]func(body []byte) (*report.Report, error){
@@ -87,7 +96,7 @@ func (a *api) take(w http.ResponseWriter, req *http.Request, read func([]byte) (
 		respondError(w, err)
 		return
 	}
-	body, no := readBody(w, req)
+	body, no := a.readBody(w, req)
 	if no != nil {
 		respond(w, no.status, &no.answer)
 		return
@@ -151,11 +160,15 @@ func waitOf(req *http.Request) (time.Duration, error) {
 }
 
 // readBody reads a body of at most report.MaxBodyBytes.
-func readBody(w http.ResponseWriter, req *http.Request) ([]byte, *refusal) {
+func (a *api) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *refusal) {
 	if req.ContentLength > report.MaxBodyBytes {
 		// It is not read, so the connection cannot go on.
 		w.Header().Set("Connection", "close")
 		return nil, bodyTooLarge()
+	}
+	if req.ContentLength < 0 || req.ContentLength > smallBody {
+		a.large <- struct{}{} // for as long as the server's ReadTimeout at most
+		defer func() { <-a.large }()
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, report.MaxBodyBytes))
 	var large *http.MaxBytesError
