@@ -211,6 +211,7 @@ deploy: ## Install the operator (image IMG) into the cluster that KUBECTL talks 
 	$(KUBECTL) apply -k $(RUN)/deploy
 	$(KUBECTL) wait --for=condition=Established crd/tasks.taskwarden.dev --timeout 1m
 	$(KUBECTL) --namespace taskwarden-system rollout status deployment/taskwarden-controller --timeout 3m
+	$(KUBECTL) --namespace taskwarden-system rollout status deployment/taskwarden-gateway --timeout 3m
 
 .PHONY: undeploy
 undeploy: ## Remove the operator, the CRD and with it ALL Tasks from the cluster that KUBECTL talks to.

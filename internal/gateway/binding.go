@@ -81,12 +81,17 @@ func (b *binder) read(ctx context.Context, s sender) (w worker, found bool, err 
 	if err != nil || task.owner == nil || !isOf(task.owner, v1alpha1.GroupVersion.WithKind("Task")) {
 		return w, false, err
 	}
-	attempt, err := strconv.ParseInt(task.labels[v1alpha1.LabelAttempt], 10, 32)
-	if err != nil || attempt < 1 {
-		return w, false, nil //nolint:nilerr // a label that is no number is not one of the operator's
+	w.JobUID, w.TaskName, w.TaskUID, w.Attempt = job.owner.UID, task.owner.Name, task.owner.UID, attemptOf(task.labels)
+	return w, w.Attempt > 0, nil
+}
+
+// attemptOf is the attempt that a Job is for; 0 where its label is not one of the operator's.
+func attemptOf(labels map[string]string) int32 {
+	n, err := strconv.ParseInt(labels[v1alpha1.LabelAttempt], 10, 32)
+	if err != nil || n < 0 {
+		return 0
 	}
-	w.JobUID, w.TaskName, w.TaskUID, w.Attempt = job.owner.UID, task.owner.Name, task.owner.UID, int32(attempt)
-	return w, true, nil
+	return int32(n)
 }
 
 type owned struct {

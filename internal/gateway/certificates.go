@@ -27,7 +27,7 @@ const (
 	// ServiceName is the default name of its Service, for which its certificate is.
 	ServiceName = "taskwarden-gateway"
 	// SecretName is the Secret with its certificate and the keys of its CAs.
-	SecretName = "taskwarden-gateway-tls" //nolint:gosec // a name
+	SecretName = "taskwarden-gateway-tls"
 	// ConfigMapName is the ConfigMap with the CAs that its certificate may be signed by, in key ConfigMapKey.
 	ConfigMapName = "taskwarden-gateway-ca"
 	// ConfigMapKey is the key of that ConfigMap.

@@ -33,7 +33,7 @@ const (
 	DefaultMaxWrites      = 8
 	DefaultWriteInterval  = 2 * time.Second
 	DefaultBodyTimeout    = 10 * time.Second
-	DefaultRequestTimeout = 30 * time.Second
+	DefaultRequestTimeout = 8 * time.Second
 )
 
 // What a connection may cost before there is a request to judge.
@@ -66,7 +66,8 @@ type Options struct {
 	WriteInterval time.Duration
 	// BodyTimeout is how long a body may take to arrive. Default 10 seconds.
 	BodyTimeout time.Duration
-	// RequestTimeout is how long a request may take after that; then it is answered with 503. Default 30 seconds.
+	// RequestTimeout is how long a report may take after that; then it is answered with 429 or 503. It is below the time for which
+	// sidecars wait. Default 8 seconds.
 	RequestTimeout time.Duration
 	// Registerer takes the metrics. Default: one that nobody reads.
 	Registerer prometheus.Registerer

@@ -40,7 +40,7 @@ func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 			return outcome{err: err}
 		}
 		before := task.DeepCopy()
-		changed, refused := lifecycle.Take(task, d.report, d.origin(), g.options.MaxClockSkew, d.received)
+		changed, refused := decide(task, d, g.options.MaxClockSkew)
 		if !changed {
 			return outcome{again: refused == nil, err: refused}
 		}
@@ -74,11 +74,17 @@ func readTask(ctx context.Context, c client.Reader, w worker) (*v1alpha1.Task, e
 	case task.UID != w.TaskUID:
 		return nil, errGone
 	}
-	current := task.Status.Worker
-	if lifecycle.CurrentAttempt(task) == w.Attempt && current != nil && current.JobUID != "" && current.JobUID != w.JobUID {
-		return nil, errForbidden // a Job that is not the operator's own, with the labels of one
-	}
 	return task, nil
+}
+
+// decide changes a Task for a report, as far as the sender is the worker that the Task names: a Job that is not the operator's own
+// may have the labels and the owner of one.
+func decide(task *v1alpha1.Task, d *delivery, maxSkew time.Duration) (changed bool, err error) {
+	current := task.Status.Worker
+	if lifecycle.CurrentAttempt(task) == d.worker.Attempt && current != nil && current.JobUID != "" && current.JobUID != d.worker.JobUID {
+		return false, errForbidden
+	}
+	return lifecycle.Take(task, d.report, d.origin(), maxSkew, d.received)
 }
 
 // pause waits a little before every try but the first.
@@ -87,7 +93,7 @@ func pause(ctx context.Context, clk clock.Clock, try int) error {
 		return ctx.Err()
 	}
 	limit := min(maxPause, maxPause/10<<(try-1))
-	return wait(ctx, clk, limit/2+rand.N(limit/2)) //nolint:gosec // what it spreads is no secret
+	return wait(ctx, clk, limit/2+rand.N(limit/2))
 }
 
 // wait waits by the clock.
