@@ -9,12 +9,10 @@ import (
 	"io"
 	"log/slog"
 	"mime"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/taskwarden/taskwarden/internal/report"
@@ -311,47 +309,4 @@ func respond(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(text, '\n')) // the worker may have gone
-}
-
-// limitListener bounds the connections that are open at the same time.
-func limitListener(l net.Listener) net.Listener {
-	return &limited{Listener: l, free: make(chan struct{}, maxConnections), closed: make(chan struct{})}
-}
-
-type limited struct {
-	net.Listener
-	free   chan struct{}
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.free <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		<-l.free
-		return nil, err
-	}
-	return &limitedConn{Conn: conn, release: func() { <-l.free }}, nil
-}
-
-func (l *limited) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-type limitedConn struct {
-	net.Conn
-	once    sync.Once
-	release func()
-}
-
-func (c *limitedConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(c.release)
-	return err
 }
