@@ -341,7 +341,8 @@ func TestC23DefaultsAreVisible(t *testing.T) {
 	}
 	spec := task.Object["spec"].(map[string]any)
 	delete(spec, "template")
-	want := `{"activeDeadlineSeconds":1800,"finishGraceSeconds":60,"priority":0,"retry":{"backoff":{"factor":"2",` +
+	want := `{"activeDeadlineSeconds":1800,"finishGraceSeconds":60,"priority":0,"reporter":"None",` +
+		`"retry":{"backoff":{"factor":"2",` +
 		`"initialSeconds":10,"jitterPercent":10,"maxSeconds":300},"limit":5,"onWorkerLost":"Replace","unchargedLimit":10},` +
 		`"startTimeoutSeconds":600,"workerLostTimeoutSeconds":300,"workerRetentionSeconds":300}`
 	if got := asJSON(t, spec); got != want {
