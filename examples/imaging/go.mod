@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/google/go-cmp v0.7.0
+	github.com/taskwarden/taskwarden v0.0.0
 	golang.org/x/image v0.48.0
 )
 
@@ -11,3 +12,5 @@ require (
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.44.0 // indirect
 )
+
+replace github.com/taskwarden/taskwarden => ../..
