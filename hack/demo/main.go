@@ -112,7 +112,8 @@ func install(ctx context.Context, c *cluster) error {
 		return err
 	}
 	for _, deployment := range deployments {
-		if err := c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "status", "--timeout=120s", deployment); err != nil {
+		err := c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "status", "--timeout=120s", deployment)
+		if err != nil {
 			return err
 		}
 	}

@@ -59,10 +59,12 @@ func TestTellsTheSidecar(t *testing.T) {
 	}
 	want := []string{
 		`stage {"name":"download"}`, `progress {"percent":25,"message":"download: 1 of 1"}`,
-		`stage {"name":"resize"}`, `progress {"percent":37.5,"message":"resize: 1 of 2"}`, `progress {"percent":50,"message":"resize: 2 of 2"}`,
+		`stage {"name":"resize"}`, `progress {"percent":37.5,"message":"resize: 1 of 2"}`,
+		`progress {"percent":50,"message":"resize: 2 of 2"}`,
 		`stage {"name":"watermark"}`, `progress {"percent":62.5,"message":"watermark: 1 of 2"}`,
 		`progress {"percent":75,"message":"watermark: 2 of 2"}`,
-		`stage {"name":"upload"}`, `progress {"percent":87.5,"message":"upload: 1 of 2"}`, `progress {"percent":100,"message":"upload: 2 of 2"}`,
+		`stage {"name":"upload"}`, `progress {"percent":87.5,"message":"upload: 1 of 2"}`,
+		`progress {"percent":100,"message":"upload: 2 of 2"}`,
 		"succeeded " + left,
 	}
 	if diff := cmp.Diff(want, l.told); diff != "" {

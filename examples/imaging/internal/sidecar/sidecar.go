@@ -70,8 +70,8 @@ type Sidecar struct {
 	written time.Time
 }
 
-// Start starts a sidecar for one attempt of Task u. Like the operator's, its gateway takes the next report only when so long has
-// passed since the one before, unless it is final.
+// Start starts a sidecar for one attempt of Task u. Like the operator's, its gateway takes the next report only when an
+// interval has passed since the one before, unless it is final.
 func Start(t testing.TB, attempt int, interval time.Duration) *Sidecar {
 	t.Helper()
 	s := &Sidecar{t: t}
