@@ -60,7 +60,7 @@ build: ## Build the operator into bin/taskwarden.
 images: $(BIN)/cluster ## Build the images of the operator and of the example workers as tar files, without Docker.
 	@$(say) "building images into .run/images"
 	@mkdir -p $(RUN)/images
-	$(BIN)/cluster image --package ./cmd/taskwarden --dir . --tag $(IMG) -o $(RUN)/images/taskwarden.tar
+	$(BIN)/cluster image --package ./cmd/taskwarden --package ./cmd/taskwarden-reporter --dir . --tag $(IMG) -o $(RUN)/images/taskwarden.tar
 	$(BIN)/cluster image --package ./cmd/imaging --package ./cmd/worker --dir examples/imaging --tag $(IMAGING_IMG) \
 		--package ./cmd/sh --file examples/imaging/testdata/landscape.png:/pictures/landscape.png -o $(RUN)/images/imaging.tar
 
@@ -211,6 +211,7 @@ deploy: ## Install the operator (image IMG) into the cluster that KUBECTL talks 
 	$(KUBECTL) apply -k $(RUN)/deploy
 	$(KUBECTL) wait --for=condition=Established crd/tasks.taskwarden.dev --timeout 1m
 	$(KUBECTL) --namespace taskwarden-system rollout status deployment/taskwarden-controller --timeout 3m
+	$(KUBECTL) --namespace taskwarden-system rollout status deployment/taskwarden-gateway --timeout 3m
 
 .PHONY: undeploy
 undeploy: ## Remove the operator, the CRD and with it ALL Tasks from the cluster that KUBECTL talks to.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -70,13 +69,18 @@ func newGatewayCommand() *cobra.Command {
 	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "address of /debug/pprof (default: none)")
 	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server for reports that are not final, above 0")
 	f.IntVar(&o.burst, "kube-api-burst", 400, "such requests at once, above 0")
-	f.DurationVar(&o.maxClockSkew, "max-clock-skew", gateway.DefaultMaxClockSkew, "how far the clock of a worker may be from this one, above 0")
-	f.IntVar(&o.maxRequests, "max-requests", gateway.DefaultMaxRequests, "requests that are handled at once, above 0; more are answered with 429")
+	f.DurationVar(&o.maxClockSkew, "max-clock-skew", gateway.DefaultMaxClockSkew,
+		"how far the clock of a worker may be from this one, above 0")
+	f.IntVar(&o.maxRequests, "max-requests", gateway.DefaultMaxRequests,
+		"requests that are handled at once, above 0; more are answered with 429")
 	f.Int64Var(&o.maxWrites, "max-writes", gateway.DefaultMaxWrites, "writes at once of reports that are not final, above 0")
-	f.StringVar(&o.namespace, "namespace", "", "namespace of the gateway's Service, Secret and ConfigMap (default: that of the pod)")
-	f.StringVar(&o.serviceName, "service-name", gateway.ServiceName, "name of the gateway's Service, for which its certificate is made")
+	f.StringVar(&o.namespace, "namespace", "",
+		"namespace of the gateway's Service, Secret and ConfigMap (default: that of the pod)")
+	f.StringVar(&o.serviceName, "service-name", gateway.ServiceName,
+		"name of the gateway's Service, for which its certificate is made")
 	f.StringSliceVar(&o.extraNames, "tls-extra-name", nil, "further DNS names and addresses that the certificate is made for")
-	f.StringVar(&o.certFile, "tls-cert-file", "", "certificate in PEM, read again when it changes (default: the gateway makes its own)")
+	f.StringVar(&o.certFile, "tls-cert-file", "",
+		"certificate in PEM, read again when it changes (default: the gateway makes its own)")
 	f.StringVar(&o.keyFile, "tls-key-file", "", "key of that certificate in PEM")
 	zapFlags := flag.NewFlagSet("zap", flag.ContinueOnError)
 	o.log.BindFlags(zapFlags)
@@ -162,7 +166,7 @@ func (o *gatewayOptions) run(ctx context.Context) error {
 }
 
 // addCertificates has the manager look after the certificates, and gives where the server gets them from.
-func (o *gatewayOptions) addCertificates(mgr ctrl.Manager, api client.Client) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+func (o *gatewayOptions) addCertificates(mgr ctrl.Manager, api client.Client) (gateway.GetCertificate, error) {
 	if o.certFile != "" {
 		files, err := certwatcher.New(o.certFile, o.keyFile)
 		if err != nil {
@@ -171,8 +175,9 @@ func (o *gatewayOptions) addCertificates(mgr ctrl.Manager, api client.Client) (f
 		return files.GetCertificate, errors.Join(mgr.Add(files), mgr.AddReadyzCheck("ping", healthz.Ping))
 	}
 	own := &gateway.Certificates{
-		Client: api, Cache: mgr.GetCache(), Namespace: o.namespace, Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"),
-		Names: append(gateway.ServiceNames(o.serviceName, o.namespace), o.extraNames...),
+		Client: api, Cache: mgr.GetCache(), Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"),
+		Namespace: o.namespace,
+		Names:     append(gateway.ServiceNames(o.serviceName, o.namespace), o.extraNames...),
 	}
 	ready := func(*http.Request) error {
 		if !own.Ready() {

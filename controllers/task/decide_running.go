@@ -38,23 +38,29 @@ func (d *decision) running() {
 		return
 	}
 	if e := d.ending(w); e != nil {
-		if !w.MayRun() && !d.vanished(w) || e.workersOwn {
-			d.close(w, e)
-			return
-		}
-		d.fix(w, e.Ending)
+		d.judge(w, e)
 		return
 	}
 	if status.State == v1alpha1.StatePending {
 		d.pending(w)
 		return
 	}
-	d.wake(lifecycle.ActiveDeadline(d.task))
-	d.wake(lifecycle.OverallDeadline(d.task))
-	d.wake(lifecycle.HeartbeatDeadline(d.task))
-	d.wake(lifecycle.ProgressDeadline(d.task))
 	stage, _ := lifecycle.StageDeadline(d.task)
-	d.wake(stage)
+	for _, deadline := range []time.Time{
+		lifecycle.ActiveDeadline(d.task), lifecycle.OverallDeadline(d.task), stage,
+		lifecycle.HeartbeatDeadline(d.task), lifecycle.ProgressDeadline(d.task),
+	} {
+		d.wake(deadline)
+	}
+}
+
+// judge closes the attempt for a cause that ends it, or stores that and stops its worker first.
+func (d *decision) judge(w *Worker, e *ending) {
+	if e.workersOwn || !w.MayRun() && !d.vanished(w) {
+		d.close(w, e)
+		return
+	}
+	d.fix(w, e.Ending)
 }
 
 // uncreated tells that no Job is known of the attempt that waits.

@@ -59,7 +59,8 @@ type verdict struct {
 
 func newAuthenticator(c client.Client, clk clock.Clock, m *metrics) *authenticator {
 	return &authenticator{
-		client: c, known: cache.NewLRUExpireCacheWithClock(maxTokens, clk), reviews: semaphore.NewWeighted(maxReviews), metrics: m,
+		client: c, metrics: m,
+		known: cache.NewLRUExpireCacheWithClock(maxTokens, clk), reviews: semaphore.NewWeighted(maxReviews),
 	}
 }
 
@@ -109,7 +110,8 @@ func judge(status *authenticationv1.TokenReviewStatus) verdict {
 		return verdict{err: errForbidden}
 	}
 	namespace, _, ok := strings.Cut(account, ":")
-	s := sender{Namespace: namespace, PodName: one(status.User.Extra, extraPodName), PodUID: types.UID(one(status.User.Extra, extraPodUID))}
+	extra := status.User.Extra
+	s := sender{Namespace: namespace, PodName: one(extra, extraPodName), PodUID: types.UID(one(extra, extraPodUID))}
 	if !ok || namespace == "" || s.PodName == "" || s.PodUID == "" {
 		return verdict{err: errForbidden}
 	}

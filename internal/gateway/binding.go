@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// boundFor is how long the binding of a pod is not read again. Owners do not change; this only lets go of pods that are gone.
+	// boundFor is how long the binding of a pod is not read again. Owners do not change; this only lets go of pods that are
+	// gone.
 	boundFor = 10 * time.Minute
 	// unboundFor is the same for a pod that is not a worker's, so that a stranger costs two reads in so many seconds.
 	unboundFor = 5 * time.Second
@@ -80,12 +81,17 @@ func (b *binder) read(ctx context.Context, s sender) (w worker, found bool, err 
 	if err != nil || task.owner == nil || !isOf(task.owner, v1alpha1.GroupVersion.WithKind("Task")) {
 		return w, false, err
 	}
-	attempt, err := strconv.ParseInt(task.labels[v1alpha1.LabelAttempt], 10, 32)
-	if err != nil || attempt < 1 {
-		return w, false, nil //nolint:nilerr // a label that is no number is not one of the operator's
+	w.JobUID, w.TaskName, w.TaskUID, w.Attempt = job.owner.UID, task.owner.Name, task.owner.UID, attemptOf(task.labels)
+	return w, w.Attempt > 0, nil
+}
+
+// attemptOf is the attempt that a Job is for; 0 where its label is not one of the operator's.
+func attemptOf(labels map[string]string) int32 {
+	n, err := strconv.ParseInt(labels[v1alpha1.LabelAttempt], 10, 32)
+	if err != nil || n < 0 {
+		return 0
 	}
-	w.JobUID, w.TaskName, w.TaskUID, w.Attempt = job.owner.UID, task.owner.Name, task.owner.UID, int32(attempt)
-	return w, true, nil
+	return int32(n)
 }
 
 type owned struct {
@@ -94,7 +100,9 @@ type owned struct {
 }
 
 // controllerOf reads the controller of an object that has the given UID; none where there is no such object.
-func (b *binder) controllerOf(ctx context.Context, kind schema.GroupVersionKind, namespace, name string, uid types.UID) (owned, error) {
+func (b *binder) controllerOf(
+	ctx context.Context, kind schema.GroupVersionKind, namespace, name string, uid types.UID,
+) (owned, error) {
 	var object metav1.PartialObjectMetadata
 	object.SetGroupVersionKind(kind)
 	err := b.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &object)

@@ -19,8 +19,9 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// How long certificates live. Sidecars learn the CAs when their pod is made, and never again, so one may sign only when every worker
-// that does not know it yet has ended. No attempt lasts longer than two years: one until its worker starts, one from there on.
+// How long certificates live. Sidecars learn the CAs when their pod is made, and never again, so one may sign only when every
+// worker that does not know it yet has ended. No attempt lasts longer than two years: one until its worker starts, one from
+// there on.
 const (
 	// caLife is how long a CA is valid.
 	caLife = 10 * 365 * day
@@ -124,7 +125,8 @@ func newServerCertificate(by authority, names []string, now time.Time) (certific
 	template := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: names[0]},
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(certLife),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
 	}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {

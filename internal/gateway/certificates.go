@@ -27,7 +27,7 @@ const (
 	// ServiceName is the default name of its Service, for which its certificate is.
 	ServiceName = "taskwarden-gateway"
 	// SecretName is the Secret with its certificate and the keys of its CAs.
-	SecretName = "taskwarden-gateway-tls" //nolint:gosec // a name
+	SecretName = "taskwarden-gateway-tls"
 	// ConfigMapName is the ConfigMap with the CAs that its certificate may be signed by, in key ConfigMapKey.
 	ConfigMapName = "taskwarden-gateway-ca"
 	// ConfigMapKey is the key of that ConfigMap.
@@ -44,8 +44,8 @@ const (
 // errNoCertificate is the answer to a client that comes before there is one.
 var errNoCertificate = errors.New("no certificate yet")
 
-// Certificates makes the gateway's certificate and its CA, keeps them in a Secret that all replicas share, replaces them in time,
-// and publishes the CA in a ConfigMap. It starts no earlier than it is started, and ends with its context.
+// Certificates makes the gateway's certificate and its CA, keeps them in a Secret that all replicas share, replaces them in
+// time, and publishes the CA in a ConfigMap. It starts no earlier than it is started, and ends with its context.
 type Certificates struct {
 	// Client asks the API server, without a cache.
 	Client client.Client
@@ -82,9 +82,8 @@ func CertificateCache(namespace string) map[client.Object]cache.ByObject {
 
 // ServiceNames are the names by which a Service is reached from within the cluster, the full ones first.
 func ServiceNames(service, namespace string) []string {
-	return []string{
-		service + "." + namespace + ".svc", service + "." + namespace + ".svc.cluster.local", service + "." + namespace, service,
-	}
+	short := service + "." + namespace
+	return []string{short + ".svc", short + ".svc.cluster.local", short, service}
 }
 
 // GetCertificate gives the current certificate to a TLS server.
@@ -155,23 +154,28 @@ func (c *Certificates) watch(ctx context.Context) (<-chan struct{}, error) {
 // published before anything is served that they have signed.
 func (c *Certificates) Ensure(ctx context.Context) error {
 	for range maxTries {
-		keys, err := c.ensureSecret(ctx)
-		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-			continue // another replica was faster
-		}
-		if err != nil {
+		err := c.ensure(ctx)
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		bundle, err := keys.bundle()
-		if err != nil {
-			return err
-		}
-		if err := c.publish(ctx, string(bundle)); err != nil {
-			return err
-		}
-		return c.serve(keys)
+		// Another replica was faster.
 	}
 	return errCrowded
+}
+
+func (c *Certificates) ensure(ctx context.Context) error {
+	keys, err := c.ensureSecret(ctx)
+	if err != nil {
+		return err
+	}
+	bundle, err := keys.bundle()
+	if err != nil {
+		return err
+	}
+	if err := c.publish(ctx, string(bundle)); err != nil {
+		return err
+	}
+	return c.serve(keys)
 }
 
 func (c *Certificates) ensureSecret(ctx context.Context) (*keychain, error) {

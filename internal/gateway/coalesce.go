@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,10 +21,11 @@ import (
 )
 
 const (
-	// defaultHeartbeatInterval is how often heartbeats are stored where the Task has no heartbeatTimeoutSeconds: only people look.
+	// defaultHeartbeatInterval is how often heartbeats are stored where the Task has no heartbeatTimeoutSeconds: only people
+	// look.
 	defaultHeartbeatInterval = time.Minute
 	// maxUnread is how long heartbeats are answered without a look at the Task: so late may a worker learn that it should stop.
-	maxUnread = 20 * time.Second
+	maxUnread = 10 * time.Second
 	// maxHeld is how many reports of one Task may wait for its next write.
 	maxHeld = 16
 	// forgetAfter is how long a Task of which nothing is heard is remembered.
@@ -50,6 +52,8 @@ type gathering struct {
 	// Heartbeats of this attempt that come before quiet are neither stored nor is the Task read for them.
 	quiet   time.Time
 	attempt int32
+	// known is the Task as the last write has left it, without what no report depends on; nil where it must be read.
+	known *v1alpha1.Task
 }
 
 // news is a report that waits.
@@ -59,7 +63,9 @@ type news struct {
 }
 
 func newCoalescer(o *Options) *coalescer {
-	return &coalescer{options: o, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now()}
+	return &coalescer{
+		options: o, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now(),
+	}
 }
 
 // take waits until a report is stored, ignored or refused.
@@ -133,7 +139,7 @@ func (c *coalescer) flush(ctx context.Context, g *gathering) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
 	defer cancel()
 	slices.SortStableFunc(batch, func(a, b *news) int { return cmp.Compare(a.report.Sequence, b.report.Sequence) })
-	outcomes, quiet := c.write(ctx, batch)
+	outcomes, quiet := c.write(ctx, g, batch)
 	c.mu.Lock()
 	g.quiet, g.attempt = quiet, batch[len(batch)-1].report.Attempt
 	c.mu.Unlock()
@@ -143,29 +149,33 @@ func (c *coalescer) flush(ctx context.Context, g *gathering) {
 }
 
 // write decides about a batch and stores what it changes. It also gives the time until which heartbeats alone are not needed.
-func (c *coalescer) write(ctx context.Context, batch []*news) (outcomes []outcome, quiet time.Time) {
+//
+// What the last write has left is good enough to decide on if a write follows, which fails where it is no longer so. It saves every
+// second request. Nobody is refused or ignored without a look at the Task.
+func (c *coalescer) write(ctx context.Context, g *gathering, batch []*news) (outcomes []outcome, quiet time.Time) {
 	for try := range maxTries {
 		if err := pause(ctx, c.options.Clock, try); err != nil {
 			return all(batch, unavailable(err)), time.Time{}
 		}
-		before, err := readTask(ctx, c.options.NewsClient, batch[0].worker)
-		if err != nil {
-			return all(batch, err), time.Time{}
+		before, after, outcomes := c.decideOnKnown(g, batch)
+		if after == nil {
+			var err error
+			if before, err = readTask(ctx, c.options.NewsClient, batch[0].worker); err != nil {
+				return all(batch, err), time.Time{}
+			}
+			after = before.DeepCopy()
+			var changed bool
+			if outcomes, changed = c.decide(after, batch); !changed {
+				return outcomes, time.Time{}
+			}
+			if due := heartbeatDue(before); onlyHeartbeats(batch) && c.options.Clock.Now().Before(due) {
+				return ignored(outcomes), c.unread(due)
+			}
 		}
-		after := before.DeepCopy()
-		outcomes, changed := c.decide(after, batch)
-		if !changed {
-			return outcomes, time.Time{}
-		}
-		if due := heartbeatDue(before); onlyHeartbeats(batch) && c.options.Clock.Now().Before(due) {
-			return ignored(outcomes), c.unread(due)
-		}
-		patch, err := newsPatch(before, after)
-		if err == nil {
-			err = c.options.NewsClient.Status().Patch(ctx, after, patch, client.FieldOwner(FieldOwner))
-		}
+		err := c.patch(ctx, before, after)
 		switch {
 		case err == nil:
+			g.known = worthKnowing(after)
 			return outcomes, c.unread(heartbeatDue(after))
 		case apierrors.IsInvalid(err), apierrors.IsConflict(err):
 			continue // a test of the patch has failed: something has changed since the read
@@ -178,15 +188,54 @@ func (c *coalescer) write(ctx context.Context, batch []*news) (outcomes []outcom
 	return all(batch, unavailable(errCrowded)), time.Time{}
 }
 
+// patch stores the difference between two statuses, and brings the second one to what is stored then.
+func (c *coalescer) patch(ctx context.Context, before, after *v1alpha1.Task) error {
+	patch, err := newsPatch(before, after)
+	if err != nil {
+		return err
+	}
+	return c.options.NewsClient.Status().Patch(ctx, after, patch, client.FieldOwner(FieldOwner))
+}
+
+// decideOnKnown decides on what the last write has left, once, and gives nothing where that does not lead to another write.
+func (c *coalescer) decideOnKnown(g *gathering, batch []*news) (before, after *v1alpha1.Task, outcomes []outcome) {
+	before, g.known = g.known, nil
+	if before == nil || onlyHeartbeats(batch) {
+		return nil, nil, nil
+	}
+	after = before.DeepCopy()
+	outcomes, _ = c.decide(after, batch)
+	if slices.ContainsFunc(outcomes, func(o outcome) bool { return !o.stored }) {
+		return nil, nil, nil
+	}
+	return before, after, outcomes
+}
+
+// worthKnowing is what is kept of a Task: what reports are decided on. Nothing is kept of one that takes no more reports.
+func worthKnowing(t *v1alpha1.Task) *v1alpha1.Task {
+	if t.Status.Report != nil || meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionTerminating) {
+		return nil
+	}
+	known := &v1alpha1.Task{}
+	known.Namespace, known.Name, known.UID, known.CreationTimestamp = t.Namespace, t.Name, t.UID, t.CreationTimestamp
+	known.Spec.Stages, known.Spec.HeartbeatTimeoutSeconds = t.Spec.Stages, t.Spec.HeartbeatTimeoutSeconds
+	s := &t.Status
+	known.Status = v1alpha1.TaskStatus{
+		State: s.State, Attempt: s.Attempt, Progress: s.Progress, Checkpoint: s.Checkpoint, Worker: s.Worker,
+		History: make([]v1alpha1.Transition, min(1, len(s.History))), // whether there is one is all that counts
+	}
+	return known
+}
+
 // decide takes the reports of a batch one after the other, in their order.
-func (c *coalescer) decide(task *v1alpha1.Task, batch []*news) (outcomes []outcome, any bool) {
+func (c *coalescer) decide(task *v1alpha1.Task, batch []*news) (outcomes []outcome, changes bool) {
 	for _, n := range batch {
 		again := task.Status.Worker != nil && task.Status.Worker.Sequence == n.report.Sequence
-		changed, err := lifecycle.Take(task, n.report, n.origin(), c.options.MaxClockSkew, n.received)
-		any = any || changed
+		changed, err := decide(task, n.delivery, c.options.MaxClockSkew)
+		changes = changes || changed
 		outcomes = append(outcomes, outcome{stored: changed, again: again && !changed && err == nil, err: err})
 	}
-	return outcomes, any
+	return outcomes, changes
 }
 
 // unread bounds the time for which heartbeats are answered without a look at the Task.

@@ -124,7 +124,8 @@ func TestFinalReports(t *testing.T) {
 	}
 }
 
-// TestC27EarlierAttempt: the worker of an attempt that was given up is told so for good, and nothing of the current one changes.
+// TestC27EarlierAttempt: the worker of an attempt that was given up is told so for good, and nothing of the current one
+// changes.
 func TestC27EarlierAttempt(t *testing.T) {
 	task := processing("mine", second)
 	w := newWorld(t, clock.RealClock{}, func(o *Options) { o.WriteInterval = time.Millisecond }, task)

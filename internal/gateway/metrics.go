@@ -39,12 +39,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "task_report_seconds",
-			Help:    "Time from a request to its answer, for reports that were taken. Reports that are not final wait for a common write.",
+			Help:    "Time from a request to its answer, for reports that were taken. What is not final waits for others.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2, 3, 5, 10, 30},
 		}, []string{"final"}),
 		skew: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "task_worker_clock_skew_seconds",
-			Help:    "Distance between a worker's finish time and the receipt of its report, for final reports that came at the first try.",
+			Help:    "Distance between a worker's finish time and the receipt, for final reports that came at the first try.",
 			Buckets: []float64{.1, .5, 1, 2, 5, 15, 60, 300, 900, 3600},
 		}),
 		tokenReviews: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -80,10 +80,11 @@ const (
 	maxRetriesCounted = 100_000
 )
 
-// retryCounter counts each failed delivery once. A report carries how many of its deliveries have failed, so what it adds is that
-// number less what it has added before: a report can arrive twice where its answer was lost, and says so with a higher number.
-// What it has added before is remembered here. Where the first one came to another replica, or before a restart, it is not known;
-// then the delivery before this one is taken for the one that was stored, which is right unless several answers in a row were lost.
+// retryCounter counts each failed delivery once. A report carries how many of its deliveries have failed, so what it adds is
+// that number less what it has added before: a report can arrive twice where its answer was lost, and says so with a higher
+// number. What it has added before is remembered here. Where the first one came to another replica, or before a restart, it is
+// not known; then the delivery before this one is taken for the one that was stored, which is right unless several answers in a
+// row were lost.
 type retryCounter struct {
 	metrics *metrics
 

@@ -18,8 +18,8 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// newsPatch is the change from one status to another as far as reports that are not final make it, on the condition that what they
-// were decided on is still so. It leaves everything else to others, above all the state.
+// newsPatch is the change from one status to another as far as reports that are not final make it, on the condition that what
+// they were decided on is still so. It leaves everything else to others, above all the state.
 func newsPatch(before, after *v1alpha1.Task) (client.Patch, error) {
 	was, is := &before.Status, &after.Status
 	ops := []operation{

@@ -58,7 +58,9 @@ var (
 
 // unavailable hides what the API server said, which may name things that are not the sender's, from everyone but the log.
 func unavailable(cause error) error {
-	return &refusal{answer: report.Answer{Code: report.Unavailable, Message: "the API server cannot be asked now, try again"}, cause: cause}
+	return &refusal{
+		answer: report.Answer{Code: report.Unavailable, Message: "the API server cannot be asked now, try again"}, cause: cause,
+	}
 }
 
 // refusalOf brings every error into its answer.

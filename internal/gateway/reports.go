@@ -35,9 +35,7 @@ type outcome struct {
 
 func (g *Gateway) serveReport(w http.ResponseWriter, req *http.Request) {
 	began := g.options.Clock.Now()
-	ctx, cancel := context.WithTimeout(req.Context(), g.options.BodyTimeout+g.options.RequestTimeout)
-	defer cancel()
-	d, o := g.receive(ctx, w, req)
+	d, o := g.receive(w, req)
 	switch {
 	case o.err != nil:
 		writeAnswer(w, g.refused(d, o.err))
@@ -50,15 +48,15 @@ func (g *Gateway) serveReport(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// receive takes a request from its first line to the outcome of its report. The delivery is nil where the sender is not known to
-// be the worker that the report is about.
-func (g *Gateway) receive(ctx context.Context, w http.ResponseWriter, req *http.Request) (*delivery, outcome) {
+// receive takes a request from its first line to the outcome of its report. The delivery is nil where the sender is not known
+// to be the worker that the report is about.
+func (g *Gateway) receive(w http.ResponseWriter, req *http.Request) (*delivery, outcome) {
 	if !g.slots.TryAcquire(1) {
 		closeAfter(w)
 		return nil, outcome{err: errBusy}
 	}
 	defer g.slots.Release(1)
-	d, release, err := g.admitDelivery(ctx, w, req)
+	d, release, err := g.admitDelivery(w, req)
 	defer release()
 	if err != nil {
 		closeAfter(w)
@@ -67,13 +65,17 @@ func (g *Gateway) receive(ctx context.Context, w http.ResponseWriter, req *http.
 	if d.report.TaskID != string(d.worker.TaskUID) || d.report.Attempt != d.worker.Attempt {
 		return nil, outcome{err: errForbidden}
 	}
+	ctx, cancel := context.WithTimeout(req.Context(), g.options.RequestTimeout)
+	defer cancel()
 	o := g.take(ctx, d)
 	g.retries.count(d, o)
 	return d, o
 }
 
 // admitDelivery reads a request: first who sends it, so that a stranger's body is not even read, then what it says.
-func (g *Gateway) admitDelivery(ctx context.Context, w http.ResponseWriter, req *http.Request) (*delivery, func(), error) {
+func (g *Gateway) admitDelivery(w http.ResponseWriter, req *http.Request) (*delivery, func(), error) {
+	ctx, cancel := context.WithTimeout(req.Context(), g.options.RequestTimeout)
+	defer cancel()
 	release := func() {}
 	token, err := admit(req)
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 	DefaultMaxWrites      = 8
 	DefaultWriteInterval  = 2 * time.Second
 	DefaultBodyTimeout    = 10 * time.Second
-	DefaultRequestTimeout = 30 * time.Second
+	DefaultRequestTimeout = 8 * time.Second
 )
 
 // What a connection may cost before there is a request to judge.
@@ -48,15 +48,15 @@ const (
 type Options struct {
 	// Client asks the API server, without a cache, for tokens, bindings and final reports. Required.
 	Client client.Client
-	// NewsClient reads and writes for all other reports; a rate limit of its own keeps these from holding up final ones. Default:
-	// Client.
+	// NewsClient reads and writes for all other reports; a rate limit of its own keeps these from holding up final ones.
+	// Default: Client.
 	NewsClient client.Client
 	// Clock is what times are taken from and waited for by. Default: the machine's.
 	Clock clock.Clock
 	// MaxClockSkew is how far a worker's clock may be from this one. Default 15 minutes.
 	MaxClockSkew time.Duration
-	// MaxRequests is how many requests are handled at once; more are refused with 429. A quarter of them is kept for final reports.
-	// Default 1000.
+	// MaxRequests is how many requests are handled at once; more are refused with 429. A quarter of them is kept for final
+	// reports. Default 1000.
 	MaxRequests int
 	// MaxBodyMemory is how many bytes the bodies of all requests may have together; more are refused with 429. Default 24 MiB.
 	MaxBodyMemory int64
@@ -66,7 +66,8 @@ type Options struct {
 	WriteInterval time.Duration
 	// BodyTimeout is how long a body may take to arrive. Default 10 seconds.
 	BodyTimeout time.Duration
-	// RequestTimeout is how long a request may take after that; then it is answered with 503. Default 30 seconds.
+	// RequestTimeout is how long a report may take after that; then it is answered with 429 or 503. It is below the time for which
+	// sidecars wait. Default 8 seconds.
 	RequestTimeout time.Duration
 	// Registerer takes the metrics. Default: one that nobody reads.
 	Registerer prometheus.Registerer
@@ -143,8 +144,8 @@ func (g *Gateway) Handler() http.Handler {
 	return mux
 }
 
-// NewServer is an HTTP server for a handler that bounds what a client can cost. It speaks HTTP/1.1 alone: a worker has one request
-// under way at a time, and what HTTP/2 adds is memory for each connection and ways to attack.
+// NewServer is an HTTP server for a handler that bounds what a client can cost. It speaks HTTP/1.1 alone: a worker has one
+// request under way at a time, and what HTTP/2 adds is memory for each connection and ways to attack.
 func NewServer(handler http.Handler) *http.Server {
 	s := &http.Server{
 		Handler:           handler,
@@ -159,8 +160,11 @@ func NewServer(handler http.Handler) *http.Server {
 	return s
 }
 
+// GetCertificate gives a TLS server its certificate.
+type GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
 // Listen opens the port of the gateway, with TLS.
-func Listen(ctx context.Context, address string, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (net.Listener, error) {
+func Listen(ctx context.Context, address string, certificate GetCertificate) (net.Listener, error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
@@ -209,7 +213,8 @@ func (g *Gateway) readBody(w http.ResponseWriter, req *http.Request) (body []byt
 	release = func() { g.memory.Release(size) }
 	// A recorder in a test has no connection, hence no deadline.
 	control := http.NewResponseController(w)
-	if err := control.SetReadDeadline(g.options.Clock.Now().Add(g.options.BodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	deadline := g.options.Clock.Now().Add(g.options.BodyTimeout)
+	if err := control.SetReadDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, release, unavailable(err)
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, req.Body, report.MaxBodyBytes))

@@ -26,9 +26,10 @@ const (
 
 var errCrowded = errors.New("others have changed the Task at each try")
 
-// takeFinal stores a final report: a live read, a decision, and a write that fails if the Task has changed since the read. So the
-// first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed. The write is
-// a patch with that resourceVersion, not an update: a gateway that is older than the CRD then drops no field that it does not know.
+// takeFinal stores a final report: a live read, a decision, and a write that fails if the Task has changed since the read. So
+// the first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed. The
+// write is a patch with that resourceVersion, not an update: a gateway that is older than the CRD then drops no field that it
+// does not know.
 func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 	for try := range maxTries {
 		if err := pause(ctx, g.options.Clock, try); err != nil {
@@ -39,7 +40,7 @@ func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 			return outcome{err: err}
 		}
 		before := task.DeepCopy()
-		changed, refused := lifecycle.Take(task, d.report, d.origin(), g.options.MaxClockSkew, d.received)
+		changed, refused := decide(task, d, g.options.MaxClockSkew)
 		if !changed {
 			return outcome{again: refused == nil, err: refused}
 		}
@@ -53,7 +54,8 @@ func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 		case apierrors.IsNotFound(err):
 			return outcome{err: errGone}
 		default:
-			// An API server that calls the write invalid is in trouble, too: the report was checked, and a refusal for good would lose it.
+			// An API server that calls the write invalid is in trouble, too: the report was checked, and a refusal for good
+			// would lose it.
 			return outcome{err: unavailable(err)}
 		}
 	}
@@ -72,10 +74,17 @@ func readTask(ctx context.Context, c client.Reader, w worker) (*v1alpha1.Task, e
 	case task.UID != w.TaskUID:
 		return nil, errGone
 	}
-	if s := task.Status.Worker; s != nil && s.JobUID != "" && s.JobUID != w.JobUID && lifecycle.CurrentAttempt(task) == w.Attempt {
-		return nil, errForbidden // a Job that is not the operator's own, with the labels of one
-	}
 	return task, nil
+}
+
+// decide changes a Task for a report, as far as the sender is the worker that the Task names: a Job that is not the operator's own
+// may have the labels and the owner of one.
+func decide(task *v1alpha1.Task, d *delivery, maxSkew time.Duration) (changed bool, err error) {
+	current := task.Status.Worker
+	if lifecycle.CurrentAttempt(task) == d.worker.Attempt && current != nil && current.JobUID != "" && current.JobUID != d.worker.JobUID {
+		return false, errForbidden
+	}
+	return lifecycle.Take(task, d.report, d.origin(), maxSkew, d.received)
 }
 
 // pause waits a little before every try but the first.
@@ -84,7 +93,7 @@ func pause(ctx context.Context, clk clock.Clock, try int) error {
 		return ctx.Err()
 	}
 	limit := min(maxPause, maxPause/10<<(try-1))
-	return wait(ctx, clk, limit/2+rand.N(limit/2)) //nolint:gosec // what it spreads is no secret
+	return wait(ctx, clk, limit/2+rand.N(limit/2))
 }
 
 // wait waits by the clock.

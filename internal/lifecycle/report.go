@@ -108,7 +108,8 @@ func takeFinal(t *v1alpha1.Task, r *report.Report, from Origin, maxSkew time.Dur
 		if stored.Sequence == r.Sequence && stored.Outcome == outcomeOf(r.Kind) {
 			return false, nil // once more, its answer was lost
 		}
-		return noteContradiction(t, r, received), refused(report.OutcomeRecorded, "another final report of attempt %d is stored", r.Attempt)
+		changed := noteContradiction(t, r, received)
+		return changed, refused(report.OutcomeRecorded, "another final report of attempt %d is stored", r.Attempt)
 	}
 	if err := open(t, r, from); err != nil {
 		return false, err
@@ -145,8 +146,10 @@ func noteContradiction(t *v1alpha1.Task, r *report.Report, now time.Time) bool {
 	if stored.Outcome == outcomeOf(r.Kind) {
 		return false
 	}
-	return NoteMismatch(t, "ReportedTwice", fmt.Sprintf("The worker of attempt %d reported that it has %s after its report that it has %s was stored",
-		r.Attempt, r.Kind, strings.ToLower(string(stored.Outcome))), now)
+	return NoteMismatch(t, "ReportedTwice", fmt.Sprintf(
+		"The worker of attempt %d reported that it has %s after its report that it has %s was stored",
+		r.Attempt, r.Kind, strings.ToLower(string(stored.Outcome)),
+	), now)
 }
 
 func outcomeOf(k report.Kind) v1alpha1.ReportOutcome {

@@ -367,7 +367,8 @@ func checkDepth(data []byte, limit int) error {
 			inString = !inString
 		case inString:
 		case c == '{' || c == '[':
-			if depth++; depth > limit {
+			depth++
+			if depth > limit {
 				return wrong("body", "is nested more than %d deep", limit)
 			}
 		case c == '}' || c == ']':

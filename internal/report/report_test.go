@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -125,7 +126,7 @@ func TestNote(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before, _ := json.Marshal(c.note)
 			text := c.note.Encode(c.limit)
-			if after, _ := json.Marshal(c.note); string(before) != string(after) {
+			if after, _ := json.Marshal(c.note); !bytes.Equal(before, after) {
 				t.Error("the note itself has changed")
 			}
 			if c.none {
@@ -172,7 +173,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("what was taken is refused when written again: %v", err)
 		}
-		if twice, _ := json.Marshal(again); string(twice) != string(text) {
+		if twice, _ := json.Marshal(again); !bytes.Equal(twice, text) {
 			t.Errorf("%s becomes %s", text, twice)
 		}
 	})

@@ -409,6 +409,9 @@ func TestReporterFields(t *testing.T) {
 		"a stage that is too heavy":    refused(sidecar+"stages: [{name: a, weight: 1001}]", "spec.stages[0].weight", "1000"),
 		"a negative stage timeout":     refused(sidecar+"stages: [{name: a, timeoutSeconds: -1}]", "spec.stages[0].timeoutSeconds", "1"),
 		"a stage above the deadline":   refused(sidecar+"stages: [{name: a, timeoutSeconds: 61}]\nactiveDeadlineSeconds: 60", "spec.stages", "timeoutSeconds"),
+		"host network":                 refused(sidecar+podSpec("hostNetwork: true"), "spec.template.spec.hostNetwork", "reporter Sidecar"),
+		"host network, no sidecar":     accepted(podSpec("hostNetwork: true")),
+		"own network":                  accepted(sidecar + podSpec("hostNetwork: false")),
 		"21 stages":                    refused(sidecar+"stages: ["+strings.Repeat("{name: a}, ", 20)+"{name: b}]", "spec.stages", "20"),
 	})
 }
