@@ -62,7 +62,7 @@ images: $(BIN)/cluster ## Build the images of the operator and of the example wo
 	@mkdir -p $(RUN)/images
 	$(BIN)/cluster image --package ./cmd/taskwarden --package ./cmd/taskwarden-reporter --dir . --tag $(IMG) -o $(RUN)/images/taskwarden.tar
 	$(BIN)/cluster image --package ./cmd/imaging --package ./cmd/worker --dir examples/imaging --tag $(IMAGING_IMG) \
-		--file examples/imaging/testdata/landscape.png:/pictures/landscape.png -o $(RUN)/images/imaging.tar
+		--package ./cmd/sh --file examples/imaging/testdata/landscape.png:/pictures/landscape.png -o $(RUN)/images/imaging.tar
 
 .PHONY: clean
 clean: ## Delete what was built here. The cache of the local cluster stays.

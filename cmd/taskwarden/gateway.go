@@ -3,16 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -21,37 +16,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/gateway"
 )
-
-// ownNamespaceFile is where a pod finds the name of its namespace.
-const ownNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // gatewayGrace is how long requests that are under way may take when the gateway is told to end.
 const gatewayGrace = 20 * time.Second
 
 type gatewayOptions struct {
-	address        string
-	metricsAddress string
-	probeAddress   string
-	pprofAddress   string
-	qps            float32
-	burst          int
-	maxClockSkew   time.Duration
-	maxRequests    int
-	maxWrites      int64
-	namespace      string
-	serviceName    string
-	extraNames     []string
-	certFile       string
-	keyFile        string
-	log            zap.Options
+	processOptions
+	address      string
+	maxClockSkew time.Duration
+	maxRequests  int
+	maxWrites    int64
+	namespace    string
+	serviceName  string
+	extraNames   []string
+	certFile     string
+	keyFile      string
 }
 
 func newGatewayCommand() *cobra.Command {
@@ -64,11 +48,7 @@ func newGatewayCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.address, "bind-address", ":8443", "address of the report endpoint")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", `address of the metrics, "0" for none`)
-	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", `address of /healthz and /readyz, "0" for none`)
-	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "address of /debug/pprof (default: none)")
-	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server for reports that are not final, above 0")
-	f.IntVar(&o.burst, "kube-api-burst", 400, "such requests at once, above 0")
+	o.bind(f, "requests to the API server for reports that are not final")
 	f.DurationVar(&o.maxClockSkew, "max-clock-skew", gateway.DefaultMaxClockSkew,
 		"how far the clock of a worker may be from this one, above 0")
 	f.IntVar(&o.maxRequests, "max-requests", gateway.DefaultMaxRequests,
@@ -82,26 +62,23 @@ func newGatewayCommand() *cobra.Command {
 	f.StringVar(&o.certFile, "tls-cert-file", "",
 		"certificate in PEM, read again when it changes (default: the gateway makes its own)")
 	f.StringVar(&o.keyFile, "tls-key-file", "", "key of that certificate in PEM")
-	zapFlags := flag.NewFlagSet("zap", flag.ContinueOnError)
-	o.log.BindFlags(zapFlags)
-	f.AddGoFlagSet(zapFlags)
 	return cmd
 }
 
 // check completes the options and says what is wrong with them.
 func (o *gatewayOptions) check() error {
-	if o.qps <= 0 || o.burst <= 0 || o.maxRequests <= 0 || o.maxWrites <= 0 || o.maxClockSkew <= 0 {
-		return errors.New("--kube-api-qps, --kube-api-burst, --max-requests, --max-writes and --max-clock-skew must be above 0")
+	if o.maxRequests <= 0 || o.maxWrites <= 0 || o.maxClockSkew <= 0 {
+		return errors.New("--max-requests, --max-writes and --max-clock-skew must be above 0")
 	}
 	if (o.certFile == "") != (o.keyFile == "") {
 		return errors.New("--tls-cert-file and --tls-key-file go together")
 	}
 	if o.namespace == "" && o.certFile == "" {
-		name, err := os.ReadFile(ownNamespaceFile)
+		own, err := ownNamespace()
 		if err != nil {
 			return fmt.Errorf("outside of a pod --namespace is needed: %w", err)
 		}
-		o.namespace = strings.TrimSpace(string(name))
+		o.namespace = own
 	}
 	return nil
 }
@@ -110,27 +87,16 @@ func (o *gatewayOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
-	cfg, err := ctrl.GetConfig()
+	cfg, scheme, err := o.connect("taskwarden-gateway")
 	if err != nil {
-		return fmt.Errorf("find the API server: %w", err)
+		return err
 	}
 	// What is final is bounded by the requests at once alone: it must not wait for a rate.
 	cfg.QPS = -1
-	cfg.UserAgent = "taskwarden-gateway"
-	cfg.DisableCompression = true
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return err
-	}
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme:                  scheme,
-		Cache:                   cache.Options{ByObject: gateway.CertificateCache(o.namespace)},
-		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddress},
-		HealthProbeBindAddress:  o.probeAddress,
-		PprofBindAddress:        o.pprofAddress,
-		GracefulShutdownTimeout: ptr.To(gatewayGrace + 5*time.Second),
-	})
+	serving := o.serving(scheme)
+	serving.Cache = cache.Options{ByObject: gateway.CertificateCache(o.namespace)}
+	serving.GracefulShutdownTimeout = ptr.To(gatewayGrace + 5*time.Second)
+	mgr, err := ctrl.NewManager(cfg, serving)
 	if err != nil {
 		return err
 	}

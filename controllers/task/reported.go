@@ -18,8 +18,8 @@ import (
 // tellAwaiting is how long a report may be on its way before the status says that it is waited for: most come before that.
 const tellAwaiting = 2 * time.Second
 
-// anySkew is more than any worker's clock is off: a note cannot be sent again, so its finish time is brought into bounds.
-const anySkew = 100 * 365 * 24 * time.Hour
+// maxNoteSkew is how far a worker's clock may be off for its finish time in a note to be believed.
+const maxNoteSkew = 15 * time.Minute
 
 func hasSidecar(t *v1alpha1.Task) bool { return t.Spec.Reporter == v1alpha1.ReporterSidecar }
 
@@ -56,7 +56,7 @@ func (d *decision) takeNote(w *Worker) {
 		return
 	}
 	from := lifecycle.Origin{PodUID: pod.UID, Source: v1alpha1.FromTerminationMessage}
-	if changed, _ := lifecycle.Take(d.task, note.Final, from, anySkew, d.now); !changed || len(note.Omitted) == 0 {
+	if changed, _ := lifecycle.Take(d.task, note.Final, from, maxNoteSkew, d.now); !changed || len(note.Omitted) == 0 {
 		return // refused, which a mismatch says where it matters
 	}
 	setCondition(d.task, v1alpha1.ConditionResultUndelivered, metav1.ConditionTrue, "TerminationMessageTooSmall",

@@ -85,7 +85,8 @@ func sidecar(t *v1alpha1.Task, spec *corev1.PodSpec, g *Gateway) corev1.Containe
 		},
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
+			// Both limits, since a quota may ask for them.
+			Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
 		},
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: spoolVolume, MountPath: spoolDir}, {Name: commandVolume, MountPath: commandDir},

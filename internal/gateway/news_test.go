@@ -85,7 +85,7 @@ func TestC47ProgressIsCoalesced(t *testing.T) {
 	if n, limit := w.count("news status"), int(clk.Since(start)/DefaultWriteInterval)+1; n > limit {
 		t.Errorf("%d writes within %s, want at most %d", n, clk.Since(start), limit)
 	}
-	if s := w.task("mine").Status; *s.Progress.Percent != int32(sequence) || s.Worker.Sequence != sequence {
+	if s := w.task("mine").Status; int64(*s.Progress.Percent) != sequence || s.Worker.Sequence != sequence {
 		t.Errorf("stored is %d %% of report %d, the last was %d", *s.Progress.Percent, s.Worker.Sequence, sequence)
 	}
 }

@@ -9,12 +9,10 @@ import (
 	"io"
 	"log/slog"
 	"mime"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/taskwarden/taskwarden/internal/report"
@@ -23,6 +21,10 @@ import (
 const (
 	// maxConnections bounds the connections of the worker's API; more wait until one is closed.
 	maxConnections = 64
+	// smallBody is what a body may have, in bytes, to be read beside all others; of larger ones, and of those that do not say, only
+	// maxLargeBodies are read at the same time. So nothing that a worker sends makes the sidecar large.
+	smallBody      = 32 << 10
+	maxLargeBodies = 8
 	// maxWaitSeconds bounds the wait parameter of final reports.
 	maxWaitSeconds = 30
 )
@@ -30,7 +32,7 @@ const (
 // newServer makes the worker's API. A client that is slow, or says too much, is cut off.
 func newServer(r *Reporter) *http.Server {
 	return &http.Server{
-		Handler:           &api{r},
+		Handler:           newAPI(r),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      (maxWaitSeconds + 15) * time.Second,
@@ -41,7 +43,12 @@ func newServer(r *Reporter) *http.Server {
 }
 
 // api answers the worker.
-type api struct{ reporter *Reporter }
+type api struct {
+	reporter *Reporter
+	large    chan struct{}
+}
+
+func newAPI(r *Reporter) *api { return &api{reporter: r, large: make(chan struct{}, maxLargeBodies)} }
 
 // reads turn the body of a request into what a report of a kind carries.
 var reads = map[string]func(body []byte) (*report.Report, error){
@@ -87,7 +94,7 @@ func (a *api) take(w http.ResponseWriter, req *http.Request, read func([]byte) (
 		respondError(w, err)
 		return
 	}
-	body, no := readBody(w, req)
+	body, no := a.readBody(w, req)
 	if no != nil {
 		respond(w, no.status, &no.answer)
 		return
@@ -151,11 +158,15 @@ func waitOf(req *http.Request) (time.Duration, error) {
 }
 
 // readBody reads a body of at most report.MaxBodyBytes.
-func readBody(w http.ResponseWriter, req *http.Request) ([]byte, *refusal) {
+func (a *api) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *refusal) {
 	if req.ContentLength > report.MaxBodyBytes {
 		// It is not read, so the connection cannot go on.
 		w.Header().Set("Connection", "close")
 		return nil, bodyTooLarge()
+	}
+	if req.ContentLength < 0 || req.ContentLength > smallBody {
+		a.large <- struct{}{} // for as long as the server's ReadTimeout at most
+		defer func() { <-a.large }()
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, report.MaxBodyBytes))
 	var large *http.MaxBytesError
@@ -298,47 +309,4 @@ func respond(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(text, '\n')) // the worker may have gone
-}
-
-// limitListener bounds the connections that are open at the same time.
-func limitListener(l net.Listener) net.Listener {
-	return &limited{Listener: l, free: make(chan struct{}, maxConnections), closed: make(chan struct{})}
-}
-
-type limited struct {
-	net.Listener
-	free   chan struct{}
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.free <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		<-l.free
-		return nil, err
-	}
-	return &limitedConn{Conn: conn, release: func() { <-l.free }}, nil
-}
-
-func (l *limited) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-type limitedConn struct {
-	net.Conn
-	once    sync.Once
-	release func()
-}
-
-func (c *limitedConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(c.release)
-	return err
 }

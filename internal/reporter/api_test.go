@@ -100,7 +100,7 @@ func TestAPI(t *testing.T) {
 				req.Header.Set("Content-Type", c.contentType)
 			}
 			w := httptest.NewRecorder()
-			(&api{r.reporter}).ServeHTTP(w, req)
+			newAPI(r.reporter).ServeHTTP(w, req)
 			var a report.Answer
 			if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
 				t.Fatalf("the answer is not JSON: %v: %s", err, w.Body)
@@ -186,7 +186,7 @@ func TestUnfinishedBodiesHarmNobody(t *testing.T) {
 // TestSlowBody: a body that does not come in time is answered, where the client still listens.
 func TestSlowBody(t *testing.T) {
 	r := newRig(t).start(nil)
-	server := httptest.NewUnstartedServer(&api{r.reporter})
+	server := httptest.NewUnstartedServer(newAPI(r.reporter))
 	server.Config.ReadTimeout = 50 * time.Millisecond
 	server.Start()
 	t.Cleanup(server.Close)

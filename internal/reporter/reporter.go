@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"k8s.io/utils/clock"
 
 	"github.com/taskwarden/taskwarden/internal/report"
@@ -150,7 +151,7 @@ func (r *Reporter) Run(ctx context.Context, listening func(net.Addr)) error {
 	}
 	server := newServer(r)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(limitListener(listener)) }()
+	go func() { served <- server.Serve(netutil.LimitListener(listener, maxConnections)) }()
 	defer func() { _ = server.Close() }()
 	if listening != nil {
 		listening(listener.Addr())

@@ -178,7 +178,8 @@ func (r *rig) start(fault func(step, name string) error) *rig {
 		rep.spool.fault = fault
 	}
 	r.reporter = rep
-	ctx, cancel := context.WithCancel(r.t.Context())
+	// The test's own context ends before kill can clear the queue, and then the sidecar would drain it.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	r.stop, r.ended = cancel, make(chan struct{})
 	address := make(chan net.Addr, 1)
 	go func() {
@@ -202,6 +203,7 @@ func (r *rig) kill() {
 	if r.reporter.final != nil {
 		r.reporter.final.outcome = finalDelivered
 	}
+	r.reporter.awake()
 	r.reporter.mu.Unlock()
 	r.stop()
 	<-r.ended
@@ -321,6 +323,13 @@ func (r *rig) busy() bool {
 	defer r.reporter.mu.Unlock()
 	if r.reporter.inFlight != nil || len(r.reporter.wake) > 0 {
 		return true
+	}
+	if final := r.reporter.final; final != nil && r.reporter.queue.final == nil {
+		select {
+		case <-final.done:
+		default:
+			return true // it is being kept, or noted as delivered
+		}
 	}
 	it, wake := r.reporter.queue.next(r.clock.Now())
 	return it != nil || !wake.IsZero() && !r.clock.HasWaiters()

@@ -341,7 +341,8 @@ func TestC23DefaultsAreVisible(t *testing.T) {
 	}
 	spec := task.Object["spec"].(map[string]any)
 	delete(spec, "template")
-	want := `{"activeDeadlineSeconds":1800,"finishGraceSeconds":60,"priority":0,"retry":{"backoff":{"factor":"2",` +
+	want := `{"activeDeadlineSeconds":1800,"finishGraceSeconds":60,"priority":0,"reporter":"None",` +
+		`"retry":{"backoff":{"factor":"2",` +
 		`"initialSeconds":10,"jitterPercent":10,"maxSeconds":300},"limit":5,"onWorkerLost":"Replace","unchargedLimit":10},` +
 		`"startTimeoutSeconds":600,"workerLostTimeoutSeconds":300,"workerRetentionSeconds":300}`
 	if got := asJSON(t, spec); got != want {
@@ -409,6 +410,9 @@ func TestReporterFields(t *testing.T) {
 		"a stage that is too heavy":    refused(sidecar+"stages: [{name: a, weight: 1001}]", "spec.stages[0].weight", "1000"),
 		"a negative stage timeout":     refused(sidecar+"stages: [{name: a, timeoutSeconds: -1}]", "spec.stages[0].timeoutSeconds", "1"),
 		"a stage above the deadline":   refused(sidecar+"stages: [{name: a, timeoutSeconds: 61}]\nactiveDeadlineSeconds: 60", "spec.stages", "timeoutSeconds"),
+		"host network":                 refused(sidecar+podSpec("hostNetwork: true"), "spec.template.spec.hostNetwork", "reporter Sidecar"),
+		"host network, no sidecar":     accepted(podSpec("hostNetwork: true")),
+		"own network":                  accepted(sidecar + podSpec("hostNetwork: false")),
 		"21 stages":                    refused(sidecar+"stages: ["+strings.Repeat("{name: a}, ", 20)+"{name: b}]", "spec.stages", "20"),
 	})
 }
