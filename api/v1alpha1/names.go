@@ -73,6 +73,8 @@ const (
 	MaxHistory = 32
 	// MaxKeptFailedJobs is how many Jobs of failed attempts stay as evidence.
 	MaxKeptFailedJobs = 3
+	// MaxAttemptLogURLBytes is the longest address of a log that is kept of each attempt.
+	MaxAttemptLogURLBytes = 512
 	// MaxRetryRequestBytes is how much of the retry annotation is compared and stored.
 	MaxRetryRequestBytes = 64
 )

@@ -96,8 +96,8 @@ type TaskSpec struct {
 	// +kubebuilder:validation:Maximum=31536000
 	HeartbeatTimeoutSeconds *int32 `json:"heartbeatTimeoutSeconds,omitempty"`
 
-	// progressTimeoutSeconds bounds how long a worker may live without advancing: neither its percent grows, nor does it enter another
-	// stage, nor leave another checkpoint. Its attempt then ends as NoProgress. Needs reporter Sidecar. In seconds, 10 to 31536000,
+	// progressTimeoutSeconds bounds how long a worker may live without advancing: its percent does not exceed what it had reported
+	// before, by a hundredth of a percent at least, nor does it enter another stage, nor leave another checkpoint. Its attempt then ends as NoProgress. Needs reporter Sidecar. In seconds, 10 to 31536000,
 	// not above activeDeadlineSeconds. Default: no bound.
 	// +optional
 	// +kubebuilder:validation:Minimum=10
@@ -504,6 +504,12 @@ type TaskProgress struct {
 	// updateTime is when the last report of progress or of a stage was received.
 	// +optional
 	UpdateTime *metav1.MicroTime `json:"updateTime,omitempty"`
+	// furthestBasisPoints is the highest percent that the worker has reported, in hundredths of a percent: it advances when that
+	// grows.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	FurthestBasisPoints *int32 `json:"furthestBasisPoints,omitempty"`
 	// advanceTime is when the worker advanced last: progressTimeoutSeconds counts from it, else from the worker's start.
 	// +optional
 	AdvanceTime *metav1.MicroTime `json:"advanceTime,omitempty"`
@@ -621,6 +627,9 @@ type WorkerStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Sequence int64 `json:"sequence,omitempty"`
+	// exitSeenTime is when the operator began to wait, after the worker's exit, for what its sidecar may still deliver.
+	// +optional
+	ExitSeenTime *metav1.MicroTime `json:"exitSeenTime,omitempty"`
 }
 
 // AttemptStatus is one run of the worker.
@@ -644,7 +653,8 @@ type AttemptStatus struct {
 	// startTime is when the worker began to run; unset where it never did.
 	// +optional
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
-	// finishTime is when the worker ended, as the kubelet says, else when the operator closed the attempt.
+	// finishTime is when the worker ended, as the kubelet says, or its final report was received, else when the operator closed the
+	// attempt.
 	// +optional
 	FinishTime *metav1.MicroTime `json:"finishTime,omitempty"`
 	// outcome is the event that closed the attempt: SUCCEED, FAIL, TIMEOUT or CANCEL.
@@ -665,6 +675,10 @@ type AttemptStatus struct {
 	// reported tells that the worker's final report has ended it.
 	// +optional
 	Reported *bool `json:"reported,omitempty"`
+	// logURL is where the log of a worker is that has reported it, if that has at most 512 bytes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	LogURL string `json:"logURL,omitempty"`
 	// charged tells whether spec.retry.limit paid for it.
 	// +optional
 	Charged *bool `json:"charged,omitempty"`

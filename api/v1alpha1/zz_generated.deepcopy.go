@@ -330,6 +330,11 @@ func (in *TaskProgress) DeepCopyInto(out *TaskProgress) {
 		in, out := &in.UpdateTime, &out.UpdateTime
 		*out = (*in).DeepCopy()
 	}
+	if in.FurthestBasisPoints != nil {
+		in, out := &in.FurthestBasisPoints, &out.FurthestBasisPoints
+		*out = new(int32)
+		**out = **in
+	}
 	if in.AdvanceTime != nil {
 		in, out := &in.AdvanceTime, &out.AdvanceTime
 		*out = (*in).DeepCopy()
@@ -589,6 +594,10 @@ func (in *WorkerStatus) DeepCopyInto(out *WorkerStatus) {
 	}
 	if in.HeartbeatTime != nil {
 		in, out := &in.HeartbeatTime, &out.HeartbeatTime
+		*out = (*in).DeepCopy()
+	}
+	if in.ExitSeenTime != nil {
+		in, out := &in.ExitSeenTime, &out.ExitSeenTime
 		*out = (*in).DeepCopy()
 	}
 }

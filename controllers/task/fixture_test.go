@@ -96,6 +96,11 @@ func inStage(name string, at int, timeout int32) change {
 	}
 }
 
+// exitSeen is when the operator began to wait for what the sidecar may deliver.
+func exitSeen(at int) change {
+	return func(t *v1alpha1.Task) { t.Status.Worker.ExitSeenTime = ptr.To(metav1.NewMicroTime(after(at))) }
+}
+
 // reports has the worker of an open attempt make its final report.
 func reports(r *report.Report, at int) change {
 	return func(t *v1alpha1.Task) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,6 +20,8 @@ const (
 	GatewayCAConfigMap = "taskwarden-gateway-ca"
 	GatewayCAKey       = "ca.crt"
 	gatewayPort        = 8443
+	// controllerContainer is the operator's own: others may have been injected beside it.
+	controllerContainer = "controller"
 )
 
 // gatewayKnown is how long what is known of the gateway is used: while its CA is replaced the old one is valid, too.
@@ -96,6 +99,10 @@ func (g *Gateways) image(ctx context.Context) (string, error) {
 	if err := g.Reader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: g.Pod}, &pod); err != nil {
 		return "", err
 	}
-	g.Image = pod.Spec.Containers[0].Image // the pod's own does not change
+	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == controllerContainer })
+	if i < 0 {
+		return "", fmt.Errorf("pod %s has no container %s, whose image the sidecars get: set --reporter-image", g.Pod, controllerContainer)
+	}
+	g.Image = pod.Spec.Containers[i].Image // the pod's own does not change
 	return g.Image, nil
 }

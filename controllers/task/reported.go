@@ -45,43 +45,57 @@ func (d *decision) reporter(pod *PodFacts) v1alpha1.WorkerStatus {
 	return v1alpha1.WorkerStatus{PodUID: d.finalReport().PodUID, StartTime: d.task.Status.Worker.CreateTime}
 }
 
-// takeNote stores the final report that a sidecar has left in its termination message because it could not deliver it.
+// takeNote stores the final report that a sidecar has left in its termination message because it could not deliver it. While the
+// worker runs its sidecar is started again, and will deliver more than had room in the note.
 func (d *decision) takeNote(w *Worker) {
 	pod := d.pod(w)
-	if !hasSidecar(d.task) || pod == nil || pod.Sidecar == nil || !pod.Sidecar.Ended || d.finalReport() != nil {
+	if !hasSidecar(d.task) || pod == nil || pod.Sidecar == nil || !pod.Sidecar.Ended || pod.Exit == nil && !pod.finished() {
 		return
 	}
 	note := report.ParseNote(pod.Sidecar.Message)
-	if note == nil || note.Final == nil || note.Delivered || note.Final.Attempt != d.task.Status.Attempt {
-		return
+	switch {
+	case note == nil || note.Delivered || d.finalReport() != nil:
+	case note.Final == nil && note.SpoolError != "":
+		d.noteUndelivered("SpoolFailed", fmt.Sprintf("Reports of attempt %d may be lost, they could not be kept on disk: %s",
+			d.task.Status.Attempt, note.SpoolError))
+	case note.Final != nil:
+		from := lifecycle.Origin{PodUID: pod.UID, Source: v1alpha1.FromTerminationMessage}
+		// Refused, it comes too late, which a mismatch says where it matters.
+		if changed, _ := lifecycle.Take(d.task, note.Final, from, maxNoteSkew, d.now); changed && len(note.Omitted) > 0 {
+			d.noteUndelivered("TerminationMessageTooSmall", fmt.Sprintf("The final report of attempt %d could not be delivered, and the "+
+				"sidecar's termination message had no room for its %s", note.Final.Attempt, strings.Join(note.Omitted, ", ")))
+		}
 	}
-	from := lifecycle.Origin{PodUID: pod.UID, Source: v1alpha1.FromTerminationMessage}
-	if changed, _ := lifecycle.Take(d.task, note.Final, from, maxNoteSkew, d.now); !changed || len(note.Omitted) == 0 {
-		return // refused, which a mismatch says where it matters
-	}
-	setCondition(d.task, v1alpha1.ConditionResultUndelivered, metav1.ConditionTrue, "TerminationMessageTooSmall",
-		fmt.Sprintf("The final report of attempt %d could not be delivered, and the sidecar's termination message had no room for its %s",
-			note.Final.Attempt, strings.Join(note.Omitted, ", ")), d.now)
+}
+
+func (d *decision) noteUndelivered(reason, message string) {
+	setCondition(d.task, v1alpha1.ConditionResultUndelivered, metav1.ConditionTrue, reason, message, d.now)
 }
 
 // awaitsReport tells that the worker has exited and its sidecar may still deliver what it has reported: the exit must not overtake
-// that. It waits until a report is stored, the sidecar has ended, or the pod's grace is over.
+// that. It waits until a report is stored, the sidecar has ended, or the pod's grace is over, by the operator's clock alone.
 func (d *decision) awaitsReport(w *Worker) bool {
-	pod := d.pod(w)
+	pod, recorded := d.pod(w), d.task.Status.Worker
 	if !hasSidecar(d.task) || pod == nil || pod.Exit == nil || pod.neverRan() || d.finalReport() != nil ||
 		pod.finished() || pod.Sidecar == nil || pod.Sidecar.Ended {
 		return false
 	}
-	until := pod.Exit.FinishTime.Add(pod.Grace)
+	if recorded.ExitSeenTime == nil {
+		tell := pod.Exit.FinishTime.Add(tellAwaiting)
+		if !d.now.Before(pod.Exit.FinishTime) && d.now.Before(tell) {
+			d.wake(tell)
+			return true
+		}
+		recorded.ExitSeenTime = ptr.To(metav1.NewMicroTime(d.now)) // or the node's clock is another
+	}
+	// The sidecar drains until shortly before the grace is over, and what it leaves then has to be seen.
+	until := recorded.ExitSeenTime.Add(pod.Grace + stopSlack)
 	if lifecycle.Passed(until, d.now) {
+		d.noteUndelivered("SidecarSilent", fmt.Sprintf("The sidecar of attempt %d has neither delivered a final report nor ended within the "+
+			"pod's grace after the worker's exit; if there was one it is lost", d.task.Status.Attempt))
 		return false
 	}
 	d.wake(until)
-	tell := pod.Exit.FinishTime.Add(tellAwaiting)
-	if !lifecycle.Passed(tell, d.now) {
-		d.wake(tell)
-		return true
-	}
 	d.task.Status.Reason = v1alpha1.ReasonAwaitingReport
 	d.task.Status.Message = fmt.Sprintf("The worker exited with code %d; its sidecar may still deliver a report", pod.Exit.Code)
 	return true
@@ -108,9 +122,6 @@ func (d *decision) reported(w *Worker) *ending {
 		e.ExitCode = ptr.To(pod.Exit.Code)
 	}
 	e.Result, e.Reported, e.FinishTime = r.Result, true, r.ReceivedTime.Time
-	if r.FinishTime != nil {
-		e.FinishTime = r.FinishTime.Time
-	}
 	return e
 }
 

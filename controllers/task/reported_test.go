@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
@@ -91,21 +92,31 @@ func TestC43ExitWaitsForTheReport(t *testing.T) {
 		"for a while": {
 			reason: "then the status says what is waited for",
 			scene:  processing(withSidecar).at(after(22)).runs(1, worked(0, after(20)), sidecarRuns, graced),
-			want:   with(running, "AwaitingReport", "3m20s"),
+			want:   with(running, "AwaitingReport", "3m37s"),
+		},
+		"the node's clock is behind": {
+			reason: "the wait is by the operator's clock",
+			scene:  processing(withSidecar).at(after(1000)).runs(1, worked(1, after(760)), sidecarRuns, graced),
+			want:   with(running, "AwaitingReport", "19m55s"),
+		},
+		"the node's clock is ahead": {
+			reason: "the same",
+			scene:  processing(withSidecar).at(after(22)).runs(1, worked(1, after(260)), sidecarRuns, graced),
+			want:   with(running, "AwaitingReport", "3m37s"),
 		},
 		"a deadline passes meanwhile": {
 			reason: "the worker has finished before it",
-			scene:  processing(withSidecar, active(50)).at(after(100)).runs(1, worked(0, after(20)), sidecarRuns, graced),
-			want:   with(running, "AwaitingReport", "3m20s"),
+			scene:  processing(withSidecar, active(50), exitSeen(22)).at(after(100)).runs(1, worked(0, after(20)), sidecarRuns, graced),
+			want:   with(running, "AwaitingReport", "3m37s"),
 		},
 		"cancel meanwhile": {
 			reason: "there is nothing to stop any more, and the worker was first",
-			scene:  processing(withSidecar).with(cancel).at(after(100)).runs(1, worked(0, after(20)), sidecarRuns, graced),
-			want:   with(running, "AwaitingReport", "3m20s"),
+			scene:  processing(withSidecar, exitSeen(22)).with(cancel).at(after(100)).runs(1, worked(0, after(20)), sidecarRuns, graced),
+			want:   with(running, "AwaitingReport", "3m37s"),
 		},
 		"the grace is over": {
 			reason: "the exit is the last word, and what still runs has outstayed its grace",
-			scene:  processing(withSidecar).at(after(200)).runs(1, worked(0, after(20)), sidecarRuns, graced),
+			scene:  processing(withSidecar, exitSeen(22)).at(after(217)).runs(1, worked(0, after(20)), sidecarRuns, graced),
 			want:   stopped,
 		},
 		"the sidecar has ended and left nothing": {
@@ -114,15 +125,20 @@ func TestC43ExitWaitsForTheReport(t *testing.T) {
 			want:   exited,
 		},
 		"the sidecar has ended and has delivered": {
-			reason: "the report is stored, and this copy of the Task is behind: its write meets a conflict",
-			scene: processing(withSidecar).at(after(21)).runs(1, worked(0, after(20)), graced,
+			reason: "what the gateway has answered for is not taken from a note; where it was stored, this pass meets a conflict",
+			scene: processing(withSidecar).at(after(21)).runs(1, worked(1, after(20)), graced,
 				sidecarEnded(string((&report.Note{Final: successOf(1), Delivered: true}).Encode(4096)))),
-			want: exited,
+			want: outcome{State: retryingState, Reason: "NonZeroExitCode", Attempt: 1, Charged: 1, Wake: "now"},
 		},
 		"the pod is over": {
-			reason: "with its sidecar",
-			scene:  processing(withSidecar).at(after(21)).runs(1, worked(0, after(20)), over, graced),
+			reason: "with its sidecar, whatever was last seen of that",
+			scene:  processing(withSidecar).at(after(21)).runs(1, worked(0, after(20)), sidecarRuns, over, graced),
 			want:   exited,
+		},
+		"the sidecar crashes while the worker runs": {
+			reason: "it is started again, and will deliver all of what its note has a part of",
+			scene:  processing(withSidecar).at(after(21)).runs(1, sidecarEnded(note(successOf(1)))),
+			want:   with(running, "WorkerRunning", "30m10s"),
 		},
 		"no sidecar is asked for": {
 			reason: "an exit counts at once",
@@ -316,5 +332,102 @@ func TestFactsOfSidecar(t *testing.T) {
 	first.Status.InitContainerStatuses = []corev1.ContainerStatus{containerRuns(v1alpha1.ReporterContainer)}
 	if f := factsOfPod(first, "worker"); !f.MayRun {
 		t.Error("before the worker has run it may run")
+	}
+}
+
+// TestC43Undelivered: what may be lost is said.
+func TestC43Undelivered(t *testing.T) {
+	graced := func(p *PodFacts) { p.Grace = 180 * time.Second }
+	for name, c := range map[string]struct {
+		scene  *scene
+		reason string
+	}{
+		"delivered": {processing(withSidecar, reportedSuccess(19)).runs(1, worked(0, after(19)), sidecarRuns), ""},
+		"no report": {processing(withSidecar).at(after(21)).runs(1, worked(0, after(20)), sidecarEnded("")), ""},
+		"silent": {
+			processing(withSidecar, exitSeen(22)).at(after(217)).runs(1, worked(0, after(20)), sidecarRuns, graced), "SidecarSilent",
+		},
+		"its disk was full": {
+			processing(withSidecar).at(after(25)).runs(1, worked(0, after(20)), over,
+				sidecarEnded(string((&report.Note{SpoolError: "no space left on device"}).Encode(4096)))), "SpoolFailed",
+		},
+	} {
+		plan := decide(c.scene.Snapshot)
+		got := ""
+		if cond := findCondition(plan.Task, v1alpha1.ConditionResultUndelivered); cond != nil {
+			got = cond.Reason
+		}
+		if got != c.reason || plan.Task.Status.State != succeededState {
+			t.Errorf("%s: ResultUndelivered %q, want %q; state %s", name, got, c.reason, plan.Task.Status.State)
+		}
+	}
+}
+
+// TestC26FinishGraceIsByOneClock: a worker whose clock is late loses nothing of the grace of its pod.
+func TestC26FinishGraceIsByOneClock(t *testing.T) {
+	r := successOf(1)
+	r.ActualFinishTime = after(400).UnixMilli()
+	s := processing(withSidecar, active(3600), reports(r, 1000)).at(after(1000)).runs(1, sidecarRuns)
+	s.Task = decide(s.Snapshot).Task
+	if got := outcomeOf(s.Snapshot, decide(s.at(after(1059)).Snapshot)); got.Stop != nil {
+		t.Errorf("stopped: %+v", got)
+	}
+	if got := outcomeOf(s.Snapshot, decide(s.at(after(1060)).Snapshot)); got.Stop == nil {
+		t.Errorf("not stopped: %+v", got)
+	}
+	if lag := *s.Task.Status.SyncLagMilliseconds; lag != 600000 {
+		t.Errorf("lag %d ms, want it from the worker's own finish", lag)
+	}
+}
+
+// TestMismatchOfAStoppedWorker: a success in the note of a worker that was stopped changes nothing, and is kept.
+func TestMismatchOfAStoppedWorker(t *testing.T) {
+	s := processing(withSidecar, terminating(v1alpha1.ReasonHeartbeatTimeout, after(15))).at(after(30)).
+		runs(1, worked(143, after(20)), stopAsked, over, sidecarEnded(note(successOf(1))))
+	plan := decide(s.Snapshot)
+	if !isTrue(plan.Task, v1alpha1.ConditionReportMismatch) || plan.Task.Status.Attempts[0].Reason != v1alpha1.ReasonHeartbeatTimeout {
+		t.Errorf("conditions %+v, attempts %+v", plan.Task.Status.Conditions, plan.Task.Status.Attempts)
+	}
+}
+
+// TestLateExitOfAStage: a worker that ended by itself after its stage's time is not stopped, and its exit is kept.
+func TestLateExitOfAStage(t *testing.T) {
+	s := processing(withSidecar, active(40), inStage("resize", 20, 10)).at(after(60)).runs(1, exits(3, after(55)), sidecarEnded(""))
+	s.Task.Spec.ActiveDeadlineSeconds = nil
+	s.Task.Spec.OverallDeadlineSeconds = ptr.To[int32](50)
+	plan := decide(s.Snapshot)
+	if a := plan.Task.Status.Attempts[0]; a.ExitCode == nil || *a.ExitCode != 3 || len(plan.Stop) > 0 && plan.Moved == false {
+		t.Errorf("attempt %+v, stops %v", a, plan.Stop)
+	}
+}
+
+// TestReportHandler: which writes of a status wake the controller, and how soon.
+func TestReportHandler(t *testing.T) {
+	base := func(changes ...change) *v1alpha1.Task {
+		task := processing(changes...).Task
+		task.ResourceVersion = "2"
+		return task
+	}
+	const none = -1
+	for name, c := range map[string]struct {
+		before, after *v1alpha1.Task
+		priority      int
+	}{
+		"a final report":         {base(), base(reportedSuccess(19)), endingPriority},
+		"another stage":          {base(), base(inStage("resize", 20, 10)), 0},
+		"the same, entered anew": {base(inStage("resize", 20, 10)), base(inStage("resize", 25, 10)), 0},
+		"the same stage":         {base(inStage("resize", 20, 10)), base(inStage("resize", 20, 10)), none},
+		"progress":               {base(), base(func(t *v1alpha1.Task) { t.Status.Progress = &v1alpha1.TaskProgress{Percent: ptr.To[int32](4)} }), none},
+	} {
+		q := noted{added: map[string]int{}}
+		c.before.ResourceVersion = "1" // else it is taken for a resync
+		reportHandler.Update(t.Context(), event.UpdateEvent{ObjectOld: c.before, ObjectNew: c.after}, q)
+		got, ok := q.added[c.after.Name]
+		if !ok {
+			got = none
+		}
+		if got != c.priority {
+			t.Errorf("%s: priority %d, want %d", name, got, c.priority)
+		}
 	}
 }

@@ -266,17 +266,18 @@ var reportHandler = handler.Funcs{
 		switch {
 		case after.Status.Report != nil && !equality.Semantic.DeepEqual(before.Status.Report, after.Status.Report):
 			enqueueEnding(q, req)
-		case stageOf(before) != stageOf(after):
+		case !stageTime(before).Equal(stageTime(after)):
 			q.Add(req)
 		}
 	},
 }
 
-func stageOf(t *v1alpha1.Task) string {
+// stageTime is when the worker entered its stage.
+func stageTime(t *v1alpha1.Task) *metav1.MicroTime {
 	if t.Status.Progress == nil {
-		return ""
+		return nil
 	}
-	return t.Status.Progress.Stage
+	return t.Status.Progress.StageTime
 }
 
 // enqueueEnding puts what frees a slot and shows a result before new work.

@@ -83,11 +83,7 @@ func sidecar(t *v1alpha1.Task, spec *corev1.PodSpec, g *Gateway) corev1.Containe
 			env(report.EnvNoteLimit, strconv.Itoa(min(report.MaxNoteBytes, messagesBytes/containers))),
 			env(report.EnvGraceSeconds, strconv.FormatInt(*spec.TerminationGracePeriodSeconds, 10)),
 		},
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
-			// Both limits, since a quota may ask for them.
-			Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-		},
+		Resources: sidecarResources(spec),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: spoolVolume, MountPath: spoolDir}, {Name: commandVolume, MountPath: commandDir},
 			{Name: tokenVolume, MountPath: tokenDir, ReadOnly: true},
@@ -99,6 +95,38 @@ func sidecar(t *v1alpha1.Task, spec *corev1.PodSpec, g *Gateway) corev1.Containe
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 	}
+}
+
+// sidecarResources are what the sidecar gets: all that a quota may ask for, and not so far apart that a LimitRange may mind. In a pod
+// of class Guaranteed requests are limits, so that it stays one.
+func sidecarResources(spec *corev1.PodSpec) corev1.ResourceRequirements {
+	limits := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("128Mi"),
+	}
+	if guaranteed(spec) {
+		return corev1.ResourceRequirements{Limits: limits, Requests: limits.DeepCopy()}
+	}
+	return corev1.ResourceRequirements{Limits: limits, Requests: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("32Mi"),
+	}}
+}
+
+// guaranteed tells whether the pod would be of that class without a sidecar: each container has limits, and requests no less.
+func guaranteed(spec *corev1.PodSpec) bool {
+	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+				limit, ok := list[i].Resources.Limits[name]
+				request, asked := list[i].Resources.Requests[name]
+				if !ok || asked && request.Cmp(limit) != 0 {
+					return false
+				}
+			}
+		}
+	}
+	return true
 }
 
 func emptyDir(name, size string) corev1.Volume {

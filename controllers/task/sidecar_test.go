@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -130,7 +131,9 @@ func TestCheckpointIsHandedOn(t *testing.T) {
 func TestGateways(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: GatewayName}, Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.7"}}
 	ca := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: GatewayCAConfigMap}, Data: map[string]string{GatewayCAKey: "PEM"}}
-	self := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "me"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: testGateway.Image}}}}
+	self := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "me"}, Spec: corev1.PodSpec{Containers: []corev1.Container{
+		{Name: "istio-proxy", Image: "mesh"}, {Name: "controller", Image: testGateway.Image},
+	}}}
 	clock := clocktesting.NewFakeClock(created)
 	none := fakeOf(t).WithObjects(self).Build()
 	gateways := &Gateways{Reader: none, Namespace: "ops", Pod: "me", Clock: clock}
@@ -164,5 +167,32 @@ func TestWithoutGatewayItWaits(t *testing.T) {
 	}
 	if st := plan.Task.Status; st.Reason != v1alpha1.ReasonGatewayMissing || !strings.Contains(st.Message, "gateway") || plan.WakeAt.IsZero() {
 		t.Errorf("%s: %s, wakes at %s", st.Reason, st.Message, plan.WakeAt)
+	}
+}
+
+// TestSidecarKeepsTheQoSClass: a pod that is Guaranteed stays so, and others are not made to ask for more than the sidecar needs.
+func TestSidecarKeepsTheQoSClass(t *testing.T) {
+	limits := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi")}
+	for name, c := range map[string]struct {
+		worker corev1.ResourceRequirements
+		same   bool
+	}{
+		"limits alone":        {corev1.ResourceRequirements{Limits: limits}, true},
+		"requests as limits":  {corev1.ResourceRequirements{Limits: limits, Requests: limits}, true},
+		"requests below":      {corev1.ResourceRequirements{Limits: limits, Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}, false},
+		"no limit of the CPU": {corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}, false},
+		"nothing":             {corev1.ResourceRequirements{}, false},
+	} {
+		template := builders.Pod().Obj()
+		template.Spec.Containers[0].Resources = c.worker
+		r := sidecarJob(builders.Task("demo").Template(template)).Spec.InitContainers[0].Resources
+		if same := r.Limits.Cpu().Cmp(*r.Requests.Cpu()) == 0 && r.Limits.Memory().Cmp(*r.Requests.Memory()) == 0; same != c.same {
+			t.Errorf("%s: requests %v, limits %v", name, r.Requests, r.Limits)
+		}
+		for _, ask := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+			if _, ok := r.Limits[ask]; !ok {
+				t.Errorf("%s: no limit of %s, which a quota may ask for", name, ask)
+			}
+		}
 	}
 }

@@ -193,12 +193,16 @@ func finish(t *v1alpha1.Task, e Ending, to v1alpha1.State, now time.Time) {
 	finished := notBefore(notBefore(now, ptr.To(metav1.NewMicroTime(t.CreationTimestamp.Time))), s.StartTime)
 	s.CompletionTime = ptr.To(metav1.NewMicroTime(finished))
 	s.Result = e.Result
+	worked := e.FinishTime
 	if s.Report != nil {
 		s.Report.Result = nil // it is in status.result, or belongs to an outcome that does not count
+		if e.Reported && s.Report.FinishTime != nil {
+			worked = s.Report.FinishTime.Time // the worker's own clock, brought into bounds: it is measured, and decides nothing
+		}
 	}
 	s.SyncLagMilliseconds = nil
-	if !e.FinishTime.IsZero() {
-		s.SyncLagMilliseconds = ptr.To(max(0, now.Sub(e.FinishTime).Milliseconds()))
+	if !worked.IsZero() {
+		s.SyncLagMilliseconds = ptr.To(max(0, now.Sub(worked).Milliseconds()))
 	}
 	if p := s.Progress; to == v1alpha1.StateSucceeded && (p != nil || t.Spec.Reporter == v1alpha1.ReporterSidecar) {
 		if p == nil {
@@ -236,6 +240,9 @@ func closeAttempt(a *v1alpha1.AttemptStatus, e Ending, v Verdict, now time.Time)
 	a.ExitCode = e.ExitCode
 	if e.Reported {
 		a.Reported = ptr.To(true)
+	}
+	if e.Result != nil && len(e.Result.LogURL) <= v1alpha1.MaxAttemptLogURLBytes {
+		a.LogURL = e.Result.LogURL
 	}
 	if e.Event == Fail || e.Event == Timeout {
 		a.Charged = ptr.To(v.Charged)

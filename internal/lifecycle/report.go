@@ -86,6 +86,9 @@ func open(t *v1alpha1.Task, r *report.Report, from Origin) error {
 	s := &t.Status
 	current := CurrentAttempt(t)
 	switch {
+	case r.Attempt == current+1 && (s.State == v1alpha1.StateRetrying || s.State == v1alpha1.StateFailed):
+		// Its Job is made before the write that tells of it.
+		return refused(report.Unavailable, "attempt %d is about to be recorded", r.Attempt)
 	case r.Attempt > current:
 		return refused(report.AttemptClosed, "attempt %d is not the current one", r.Attempt)
 	case r.Attempt < current, s.State != v1alpha1.StatePending && s.State != v1alpha1.StateProcessing:
@@ -252,8 +255,8 @@ func progressOf(t *v1alpha1.Task) *v1alpha1.TaskProgress {
 func progressAfter(t *v1alpha1.Task, said *report.ProgressPayload, now *metav1.MicroTime) *v1alpha1.TaskProgress {
 	p := progressOf(t)
 	percent := said.Clamped()
-	if percent > ptr.Deref(p.Percent, 0) {
-		p.AdvanceTime = now
+	if furthest := said.BasisPoints(); furthest > ptr.Deref(p.FurthestBasisPoints, 0) {
+		p.FurthestBasisPoints, p.AdvanceTime = &furthest, now
 	}
 	p.Percent, p.Message, p.UpdateTime = ptr.To(percent), Truncate(said.Message), now
 	if p.EstimatedRemainingSeconds = said.EstimatedRemainingSeconds; p.EstimatedRemainingSeconds == nil {

@@ -223,7 +223,7 @@ func TestC47Progress(t *testing.T) {
 		report    *report.Report
 		percent   int32
 		remaining int64 // -1: none
-		advanced  int   // seconds
+		advanced  int   // seconds; what was reached before is no advance
 	}{
 		{said(1, report.Progress, percent(10)), 10, 90, 10},
 		{said(2, report.Progress, percent(80)), 80, 5, 20},
@@ -233,8 +233,8 @@ func TestC47Progress(t *testing.T) {
 		{said(5, report.Progress, percent(-5)), 0, -1, 50},
 		{said(6, report.Progress, func(r *report.Report) {
 			r.Progress = &report.ProgressPayload{Percent: 1, EstimatedRemainingSeconds: ptr.To[int64](7)}
-		}), 1, 7, 70},
-		{said(7, report.Heartbeat), 1, 7, 70},
+		}), 1, 7, 50},
+		{said(7, report.Heartbeat), 1, 7, 50},
 	}
 	for i, s := range steps {
 		now := at(10 * (i + 1))
@@ -331,4 +331,98 @@ func TestReportsAnyOrder(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAdvance: what counts as advancing, for progressTimeoutSeconds.
+func TestAdvance(t *testing.T) {
+	at := func(i int) time.Time { return created.Add(time.Duration(i) * time.Minute) }
+	checkpoint := func(r *report.Report) { r.Checkpoint = json.RawMessage(`1`) }
+	for name, c := range map[string]struct {
+		second *report.Report
+		want   bool
+	}{
+		"a little more":         {said(2, report.Progress, percent(40.01)), true},
+		"less than can be told": {said(2, report.Progress, percent(40.001)), false},
+		"the same":              {said(2, report.Progress, percent(40)), false},
+		"less":                  {said(2, report.Progress, percent(20)), false},
+		"a checkpoint":          {said(2, report.Checkpoint, checkpoint), true},
+		"a stage":               {said(2, report.Stage, stage("a")), true},
+		"a heartbeat":           {said(2, report.Heartbeat), false},
+	} {
+		task := working()
+		task.Spec.ProgressTimeoutSeconds = ptr.To[int32](600)
+		take(t, task, said(1, report.Progress, percent(40)), at(1))
+		take(t, task, c.second, at(5))
+		want := at(1)
+		if c.want {
+			want = at(5)
+		}
+		if got := lifecycle.ProgressDeadline(task); !got.Equal(want.Add(10 * time.Minute)) {
+			t.Errorf("%s: must advance within %s", name, got.Sub(created))
+		}
+	}
+	task := working()
+	task.Spec.ProgressTimeoutSeconds = ptr.To[int32](600)
+	for i := range 10 {
+		take(t, task, said(int64(i+1), report.Progress, percent(float64(10+i%2*10))), at(i))
+	}
+	if got := lifecycle.ProgressDeadline(task); !got.Equal(at(1).Add(10 * time.Minute)) {
+		t.Errorf("back and forth is an advance until %s", got.Sub(created))
+	}
+}
+
+func TestDeadlinesOfReports(t *testing.T) {
+	task := working(v1alpha1.Stage{Name: "a", TimeoutSeconds: ptr.To[int32](60)})
+	task.Spec.ProgressTimeoutSeconds, task.Spec.HeartbeatTimeoutSeconds = ptr.To[int32](100), ptr.To[int32](30)
+	took := func(r *report.Report, seconds int) { take(t, task, r, created.Add(time.Duration(seconds)*time.Second)) }
+	took(said(1, report.Progress, percent(0)), 10)
+	if got := lifecycle.ProgressDeadline(task).Sub(created); got != 100*time.Second {
+		t.Errorf("progress of 0 is none: until %s, want 100 s from the start", got)
+	}
+	if got := lifecycle.HeartbeatDeadline(task).Sub(created); got != 40*time.Second {
+		t.Errorf("heard of at 10 s: until %s", got)
+	}
+	took(said(2, report.Stage, stage("a")), 20)
+	if got, timeout := lifecycle.StageDeadline(task); got.Sub(created) != 80*time.Second || timeout != 60 {
+		t.Errorf("entered at 20 s: until %s, timeout %d", got.Sub(created), timeout)
+	}
+	task.Status.Worker.StartTime = micro(created.Add(50 * time.Second)) // the report was faster than the news of the start
+	if got, _ := lifecycle.StageDeadline(task); got.Sub(created) != 110*time.Second {
+		t.Errorf("a stage of a worker that starts at 50 s: until %s", got.Sub(created))
+	}
+}
+
+func TestStageNeverLowersThePercent(t *testing.T) {
+	task := working(v1alpha1.Stage{Name: "a"}, v1alpha1.Stage{Name: "b"})
+	take(t, task, said(1, report.Progress, percent(80)), created)
+	take(t, task, said(2, report.Stage, stage("b")), created)
+	if got := *task.Status.Progress.Percent; got != 80 {
+		t.Errorf("%d percent after the stage, which alone would give 50", got)
+	}
+}
+
+// TestNextAttemptBeforeItsWrite: the Job of an attempt is made before the write that tells of it. Its worker is asked to try again.
+func TestNextAttemptBeforeItsWrite(t *testing.T) {
+	task := working()
+	if _, err := lifecycle.End(task, lifecycle.Ending{Event: lifecycle.Fail, Reason: v1alpha1.ReasonNonZeroExitCode}, lifecycle.Facts{}, created); err != nil {
+		t.Fatal(err)
+	}
+	for attempt, want := range map[int32]report.Code{1: report.AttemptClosed, 2: report.Unavailable, 3: report.AttemptClosed} {
+		_, err := lifecycle.Take(task, said(1, report.Succeeded, func(r *report.Report) { r.Attempt = attempt }), gateway, skew, created)
+		if codeOf(err) != want {
+			t.Errorf("attempt %d: %v, want %s", attempt, err, want)
+		}
+	}
+}
+
+func TestLogOfAFailedAttempt(t *testing.T) {
+	task := working()
+	take(t, task, said(1, report.Failed, func(r *report.Report) { r.ExecutionLogURL = "https://logs/1" }), created)
+	ending := lifecycle.Ending{Event: lifecycle.Fail, Reason: v1alpha1.ReasonWorkerFailed, Reported: true, Result: task.Status.Report.Result}
+	if _, err := lifecycle.End(task, ending, lifecycle.Facts{}, created); err != nil {
+		t.Fatal(err)
+	}
+	if a := task.Status.Attempts[0]; a.LogURL != "https://logs/1" || !ptr.Deref(a.Reported, false) {
+		t.Errorf("%+v", a)
+	}
 }

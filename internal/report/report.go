@@ -276,6 +276,9 @@ const MaxRemainingSeconds = 315360000
 // Clamped is the whole percent that is stored.
 func (p *ProgressPayload) Clamped() int32 { return int32(max(0, min(100, p.Percent))) }
 
+// BasisPoints is the percent in hundredths, by which slow work is seen to advance.
+func (p *ProgressPayload) BasisPoints() int32 { return int32(max(0, min(10000, 100*p.Percent))) }
+
 func (p *StagePayload) check() error {
 	switch {
 	case p.Name == "":

@@ -95,6 +95,14 @@ func TestClamped(t *testing.T) {
 	}
 }
 
+func TestBasisPoints(t *testing.T) {
+	for percent, want := range map[float64]int32{-5: 0, 0.01: 1, 40.009: 4000, 99.999: 9999, 250: 10000, 1e300: 10000} {
+		if got := (&ProgressPayload{Percent: percent}).BasisPoints(); got != want {
+			t.Errorf("%v is %d, want %d", percent, got, want)
+		}
+	}
+}
+
 func TestPermanent(t *testing.T) {
 	for status, want := range map[int]bool{200: false, 400: true, 401: true, 403: true, 408: false, 409: true, 410: true, 413: true, 429: false, 500: false, 503: false} {
 		if Permanent(status) != want {
