@@ -38,7 +38,8 @@ const (
 	InvalidFinishTime Code = "InvalidFinishTime"
 	// Unauthenticated (401): no token, or one that is not valid here.
 	Unauthenticated Code = "Unauthenticated"
-	// Forbidden (403): the token is not one of this Task's current worker pod. Whether the Task exists is not said.
+	// Forbidden (403): the token is not one of this Task's current worker pod. Whether the Task exists is not said. A sidecar
+	// answers so to what does not come from a program of the worker's.
 	Forbidden Code = "Forbidden"
 	// MethodNotAllowed (405): reports are sent with POST.
 	MethodNotAllowed Code = "MethodNotAllowed"
