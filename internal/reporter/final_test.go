@@ -1,12 +1,17 @@
 package reporter
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/taskwarden/taskwarden/internal/report"
+	"github.com/taskwarden/taskwarden/worker"
 )
 
 // TestFinalIsKeptFirst: in the spool and in the note before the first delivery; afterwards the note says that it is delivered,
@@ -417,5 +422,102 @@ func TestNoteIsRewrittenInPlace(t *testing.T) {
 			strings.HasSuffix(text, " ") {
 			t.Errorf("want %+v, got %s", note, text)
 		}
+	}
+}
+
+// TestNoteIsNeverHalf: a process that is killed before the rest of an older and longer note is cut off leaves one that is read.
+func TestNoteIsNeverHalf(t *testing.T) {
+	r := newRig(t)
+	killed := errors.New("killed")
+	n := noteFile{path: r.config.NoteFile, limit: r.config.NoteLimit}
+	final := report.Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: report.Succeeded,
+		Result: &report.ResultPayload{Data: []byte(`"` + strings.Repeat("x", 900) + `"`)}}
+	if err := n.write(noteOf(&final, finalTaken, "")); err != nil {
+		t.Fatal(err)
+	}
+	n.fault = func(string) error { return killed }
+	if err := n.write(noteOf(&final, finalDelivered, "")); !errors.Is(err, killed) {
+		t.Fatalf("got %v", err)
+	}
+	text, note := r.noteText()
+	if note == nil || !note.Delivered || len(note.Omitted) > 0 || note.Final.Result == nil || note.Final.Result.Data != nil {
+		t.Errorf("%q is read as %+v", text, note)
+	}
+}
+
+// TestShutdownEndsBeforeTheGrace: a sidecar that the kubelet kills at the end of the grace has its note from before; so it ends
+// by itself, and not earlier than it must.
+func TestShutdownEndsBeforeTheGrace(t *testing.T) {
+	for grace, want := range map[time.Duration]time.Duration{
+		180 * time.Second: 175 * time.Second, 30 * time.Second: 25 * time.Second, 4 * time.Second: 2 * time.Second,
+	} {
+		t.Run(grace.String(), func(t *testing.T) {
+			r := newRig(t)
+			r.config.Grace = grace
+			r.gateway.answers(always(http.StatusServiceUnavailable, report.Unavailable))
+			r.start(nil)
+			r.take("/v1/failed", ``)
+			r.came(1)
+			r.stop()
+			waits := func(tries int) func() bool {
+				return func() bool { return len(r.gateway.reports()) == tries && !r.busy() && r.clock.Waiters() == 2 }
+			}
+			eventually(t, "it has another try", waits(2))
+			r.clock.Step(want - 1)
+			eventually(t, "it goes on until the end is near", waits(3))
+			if r.over() {
+				t.Fatalf("it has ended before %s", want)
+			}
+			r.clock.Step(1)
+			eventually(t, "it ends before the grace", r.over)
+		})
+	}
+}
+
+// TestFirstReportComesEarly: a worker may report before the operator has written of its attempt, and then the gateway asks for
+// another try. The worker goes on, and the sidecar asks again in a second.
+func TestFirstReportComesEarly(t *testing.T) {
+	r := newRig(t)
+	r.gateway.answers(func(*report.Report) gatewayAnswer {
+		return gatewayAnswer{status: http.StatusServiceUnavailable, code: report.Unavailable, retryAfter: "1"}
+	})
+	r.start(nil)
+	env := map[string]string{"TASKWARDEN_REPORTER": r.base, "TASKWARDEN_TASK_UID": "uid", "TASKWARDEN_ATTEMPT": "2"}
+	code := worker.Run(t.Context(), func(ctx context.Context, task *worker.Task) error {
+		task.Stage("a")
+		r.came(1)
+		r.step(time.Second - 1)
+		r.came(1)
+		r.gateway.answers(nil)
+		r.step(1)
+		r.came(2)
+		return errors.Join(ctx.Err(), task.SetResult(worker.Result{URL: "s3://b/k"}))
+	}, worker.Options{
+		HeartbeatInterval: -1, Log: slog.New(slog.DiscardHandler), MessageFile: filepath.Join(t.TempDir(), "none"),
+		Getenv: func(name string) string { return env[name] },
+	})
+	eventually(t, "all is delivered", func() bool { return r.status().Final == finalDelivered })
+	if got := r.gateway.kinds(); code != worker.ExitSucceeded || got != "stage stage succeeded" {
+		t.Errorf("exit code %d, got %s", code, got)
+	}
+	if s := r.status(); s.Delivered != 2 || s.SetAside != 0 || s.Retries != 1 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// TestOnlyWordComesEarly: the same where the first report is the final one.
+func TestOnlyWordComesEarly(t *testing.T) {
+	r := newRig(t)
+	r.gateway.answers(always(http.StatusServiceUnavailable, report.Unavailable))
+	r.start(nil)
+	r.take("/v1/succeeded", ``)
+	r.came(1)
+	r.gateway.answers(nil)
+	r.step(time.Second - 1)
+	r.came(1)
+	r.step(1)
+	r.came(2)
+	if s := r.status(); s.Final != finalDelivered {
+		t.Errorf("status %+v", s)
 	}
 }
