@@ -162,9 +162,9 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// TestNoteSurvivesACut: wherever a kubelet cuts a note, the outcome is there as long as the first line is, and what is lost is
+// TestC43NoteSurvivesACut: wherever a kubelet cuts a note, the outcome is there as long as the first line is, and what is lost is
 // named. The first line is shorter than the share of any container in a pod of forty.
-func TestNoteSurvivesACut(t *testing.T) {
+func TestC43NoteSurvivesACut(t *testing.T) {
 	for name, c := range map[string]struct {
 		final     Report
 		delivered bool

@@ -134,9 +134,9 @@ func local(req *http.Request) *http.Request {
 	return req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, address))
 }
 
-// TestNoPageReports: a worker may show pages of strangers in a browser, and none of them finishes its Task. What the worker's
+// TestC68NoPageReports: a worker may show pages of strangers in a browser, and none of them finishes its Task. What the worker's
 // own programs send is taken under each name of this machine.
-func TestNoPageReports(t *testing.T) {
+func TestC68NoPageReports(t *testing.T) {
 	r := newRig(t).start(nil)
 	address := strings.TrimPrefix(r.base, "http://")
 	_, port, err := net.SplitHostPort(address)
