@@ -65,8 +65,8 @@ const (
 // it.
 func (c Code) Known() bool {
 	switch c {
-	case InvalidReport, InvalidFinishTime, Unauthenticated, Forbidden, MethodNotAllowed, SlowRequest, OutcomeRecorded, AttemptClosed,
-		TooLarge, UnsupportedMediaType, TooManyRequests, Unavailable:
+	case InvalidReport, InvalidFinishTime, Unauthenticated, Forbidden, MethodNotAllowed, SlowRequest, OutcomeRecorded,
+		AttemptClosed, TooLarge, UnsupportedMediaType, TooManyRequests, Unavailable:
 		return true
 	default:
 		return false

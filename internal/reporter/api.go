@@ -22,8 +22,8 @@ import (
 const (
 	// maxConnections bounds the connections of the worker's API; more wait until one is closed.
 	maxConnections = 64
-	// smallBody is what a body may have, in bytes, to be read beside all others; of larger ones, and of those that do not say, only
-	// maxLargeBodies are read at the same time. So nothing that a worker sends makes the sidecar large.
+	// smallBody is what a body may have, in bytes, to be read beside all others; of larger ones, and of those that do not say,
+	// only maxLargeBodies are read at the same time. So nothing that a worker sends makes the sidecar large.
 	smallBody      = 32 << 10
 	maxLargeBodies = 8
 	// noJSON is for those who use curl, which says application/x-www-form-urlencoded where nobody says anything.
@@ -93,9 +93,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // foreign tells why a request does not come from a program of the worker's; empty where it may. A worker may show pages of
-// strangers in a browser, and a browser sends what a page tells it to, to this machine as well; but with each POST it says where
-// the page is from. A page whose name a stranger's DNS has bound to this machine counts as its own site, but then it asks for
-// that name.
+// strangers in a browser, and a browser sends what a page tells it to, to this machine as well; but with each POST it says
+// where the page is from. A page whose name a stranger's DNS has bound to this machine counts as its own site, but then the
+// browser asks for that name.
 func foreign(req *http.Request) string {
 	for _, name := range []string{"Origin", "Sec-Fetch-Site"} {
 		if _, set := req.Header[name]; set {

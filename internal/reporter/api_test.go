@@ -134,8 +134,8 @@ func local(req *http.Request) *http.Request {
 	return req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, address))
 }
 
-// TestC68NoPageReports: a worker may show pages of strangers in a browser, and none of them finishes its Task. What the worker's
-// own programs send is taken under each name of this machine.
+// TestC68NoPageReports: a worker may show pages of strangers in a browser, and none of them finishes its Task. What the
+// worker's own programs send is taken under each name of this machine.
 func TestC68NoPageReports(t *testing.T) {
 	r := newRig(t).start(nil)
 	address := strings.TrimPrefix(r.base, "http://")
@@ -250,6 +250,11 @@ func TestStatusAndHealth(t *testing.T) {
 	}
 }
 
+// unfinished is a request whose body does not end.
+func unfinished(conn net.Conn) string {
+	return "POST /v1/stage HTTP/1.1\r\nHost: " + conn.RemoteAddr().String() + "\r\nContent-Length: 100\r\n\r\n{"
+}
+
 // TestUnfinishedBodiesHarmNobody: a body without an end ties nobody else up.
 func TestUnfinishedBodiesHarmNobody(t *testing.T) {
 	r := newRig(t).start(nil)
@@ -259,7 +264,7 @@ func TestUnfinishedBodiesHarmNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if _, err := io.WriteString(conn, "POST /v1/stage HTTP/1.1\r\nHost: "+conn.RemoteAddr().String()+"\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+		if _, err := io.WriteString(conn, unfinished(conn)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,7 +284,7 @@ func TestSlowBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := io.WriteString(conn, "POST /v1/stage HTTP/1.1\r\nHost: "+conn.RemoteAddr().String()+"\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+	if _, err := io.WriteString(conn, unfinished(conn)); err != nil {
 		t.Fatal(err)
 	}
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -206,7 +206,8 @@ func (q *queue) goOn(it *item) {
 }
 
 // refused tells whether an answer is the last word on a report. On a final one that is only what the gateway itself has said of
-// it: a token that is not valid is replaced, and what stands in the way goes away, while a final report that is set aside is lost.
+// it: a token that is not valid is replaced, and what stands in the way goes away, while a final report that is set aside is
+// lost.
 // Of all others a few are lost rather than that they stand in the way for long.
 func (q *queue) refused(it *item, d *delivery) bool {
 	denied := d.status == http.StatusUnauthorized
