@@ -370,6 +370,27 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestDoesNotGiveUp: a sidecar that cannot take something right now is asked again, and the work goes on.
+func TestDoesNotGiveUp(t *testing.T) {
+	s := newSidecar(t)
+	asked := 0
+	s.answer = func(string) (int, report.Answer) {
+		if asked++; asked%2 == 1 {
+			return http.StatusServiceUnavailable, report.Answer{Code: report.Unavailable}
+		}
+		return http.StatusAccepted, report.Answer{Outcome: report.Queued}
+	}
+	o := options(t, envReporter+"="+s.URL)
+	code := Run(t.Context(), func(ctx context.Context, task *Task) error {
+		task.Stage("a")
+		return errors.Join(ctx.Err(), task.SaveCheckpoint(1))
+	}, o)
+	want := []string{`stage {"name":"a"}`, `stage {"name":"a"}`, "checkpoint 1", "checkpoint 1", "succeeded {}", "succeeded {}"}
+	if diff := cmp.Diff(want, s.all()); diff != "" || code != ExitSucceeded || messageIn(t, &o) != "" {
+		t.Errorf("exit code %d, termination message %q, told (-want +got):\n%s", code, messageIn(t, &o), diff)
+	}
+}
+
 func TestWrongEnvironment(t *testing.T) {
 	for _, wrong := range []string{envAttempt + "=x", envAttempt + "=0", envReporter + "=ftp://a"} {
 		o := options(t, wrong)

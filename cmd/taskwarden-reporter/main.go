@@ -39,7 +39,8 @@ const (
 )
 
 const usage = `Usage:
-  taskwarden-reporter report WHAT ...   report something of a worker; see "report --help"
+  taskwarden-reporter report WHAT ...   report something of a worker; see "report --help". A worker's script has this program
+                                        under another name: "$TASKWARDEN_COMMAND" report WHAT ...
   taskwarden-reporter serve             be the sidecar; the operator starts it, and sets its environment
   taskwarden-reporter ready             wait until the sidecar listens, at most 30 seconds
 

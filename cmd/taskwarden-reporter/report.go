@@ -29,7 +29,7 @@ const (
 
 const reportUsage = `Report something of a worker to the sidecar beside it, which delivers it.
 
-Usage:
+Usage: "$TASKWARDEN_COMMAND" in front of one of
   report heartbeat
   report progress PERCENT [--message TEXT] [--remaining SECONDS]
   report stage NAME
@@ -54,7 +54,7 @@ Environment:
   TASKWARDEN_REPORTER    the sidecar's address; the operator sets it with reporter: Sidecar
 
 Exit codes:
-  0  the sidecar has it, and will deliver it
+  0  the sidecar has it: a final report is kept and delivered, of anything else the newest
   1  the sidecar could not be reached, for 5 seconds
   2  wrong usage, or the sidecar does not take it; standard error says why
 `

@@ -29,16 +29,19 @@ const (
 // Code names the cause of a refusal.
 type Code string
 
-// The codes, with their HTTP status. Those with 408, 429 and 5xx ask for another try, all others are for good.
+// The codes, with their HTTP status. Those with 408, 429 and 5xx ask for another try, all others are for good; but see what a
+// sidecar does after 401.
 const (
 	// InvalidReport (400): the body is not a report; field and message say why.
 	InvalidReport Code = "InvalidReport"
 	// InvalidFinishTime (400): actual_finish_time is before the Task's creation or too far in the future. The same report without
 	// it is taken.
 	InvalidFinishTime Code = "InvalidFinishTime"
-	// Unauthenticated (401): no token, or one that is not valid here.
+	// Unauthenticated (401): no token, or one that is not valid here. The kubelet may replace it, and the API server that checks
+	// it may be wrong for a moment, so a sidecar tries again.
 	Unauthenticated Code = "Unauthenticated"
-	// Forbidden (403): the token is not one of this Task's current worker pod. Whether the Task exists is not said.
+	// Forbidden (403): the token is not one of this Task's current worker pod. Whether the Task exists is not said. A sidecar
+	// answers so to what does not come from a program of the worker's.
 	Forbidden Code = "Forbidden"
 	// MethodNotAllowed (405): reports are sent with POST.
 	MethodNotAllowed Code = "MethodNotAllowed"
@@ -57,6 +60,18 @@ const (
 	// Unavailable (503): the API server could not be asked, or did not take the write; try again.
 	Unavailable Code = "Unavailable"
 )
+
+// Known tells whether a code is one of these. An answer without one is not the gateway's, but that of something on the way to
+// it.
+func (c Code) Known() bool {
+	switch c {
+	case InvalidReport, InvalidFinishTime, Unauthenticated, Forbidden, MethodNotAllowed, SlowRequest, OutcomeRecorded,
+		AttemptClosed, TooLarge, UnsupportedMediaType, TooManyRequests, Unavailable:
+		return true
+	default:
+		return false
+	}
+}
 
 // Permanent tells whether an HTTP status refuses a report for good.
 func Permanent(status int) bool {

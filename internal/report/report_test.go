@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const valid = `{"task_id":"u","attempt":1,"sequence":1,`
@@ -125,11 +127,12 @@ func TestNote(t *testing.T) {
 	}{
 		"all fits":                 {note: Note{Final: final(100)}, limit: 4096},
 		"data does not fit":        {note: Note{Final: final(4096)}, limit: 4096, omitted: "data"},
-		"data and URLs do not fit": {note: Note{Final: final(4096)}, limit: 230, omitted: "data url"},
-		"URLs do not fit":          {note: Note{Final: final(10), SpoolError: strings.Repeat("e", 5000)}, limit: 400, omitted: "data url"},
+		"data and URLs do not fit": {note: Note{Final: final(4096)}, limit: 440, omitted: "data url"},
+		"URLs do not fit":          {note: Note{Final: final(10), SpoolError: strings.Repeat("e", 5000)}, limit: 560, omitted: "data url"},
+		"the head alone fits":      {note: Note{Final: final(10)}, limit: 300, omitted: "data url message"},
 		"nothing fits":             {note: Note{Final: final(10)}, limit: 50, none: true},
 		"no report":                {note: Note{SpoolError: "no space left on device"}, limit: 4096},
-		"a failure, cut":           {note: Note{Final: &Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: Failed, Failure: &FailurePayload{Permanent: true, Message: strings.Repeat("ä", 500)}}}, limit: 300, omitted: "message"},
+		"a failure, cut":           {note: Note{Final: &Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: Failed, Failure: &FailurePayload{Permanent: true, Message: strings.Repeat("ä", 500)}}}, limit: 450, omitted: "message"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, _ := json.Marshal(c.note)
@@ -158,11 +161,75 @@ func TestNote(t *testing.T) {
 			}
 		})
 	}
-	for _, message := range []string{"", "text", "{}", `{"taskwardenNote":`, `{"taskwardenNote":null}`, `{"url":"https://a"}`, `{"taskwardenNote":{"final":{"kind":"succeeded"}}}`, `{"taskwardenNote":{},"x":{}}`} {
+	for _, message := range []string{"", "text", "{}", `{"taskwardenNote":`, `{"taskwardenNote":null}`, `{"url":"https://a"}`, `{"taskwardenNote":{"final":{"kind":"succeeded"}}}`, `{"taskwardenNote":{},"x":{}}`,
+		`{"taskwardenHead":null}`, `{"taskwardenHead":{}}`,
+		`{"taskwardenHead":{"kind":"heartbeat","attempt":1,"sequence":1,"task_id":"u","follows":[]}}`} {
 		if n := ParseNote(message); n != nil {
 			t.Errorf("%q is read as %+v", message, n)
 		}
 	}
+}
+
+// TestC43NoteSurvivesACut: wherever a kubelet cuts a note, the outcome is there as long as the first line is, and what is lost is
+// named. The first line is shorter than the share of any container in a pod of forty.
+func TestC43NoteSurvivesACut(t *testing.T) {
+	for name, c := range map[string]struct {
+		final     Report
+		delivered bool
+		omitted   string
+	}{
+		"a success with all": {omitted: "data url message", final: Report{Kind: Succeeded, ExecutionLogURL: "https://l/1",
+			Result: &ResultPayload{URL: "s3://b/k", Message: "done", Data: json.RawMessage(`"` + strings.Repeat("x", 3000) + `"`)}}},
+		"a success with a log":   {omitted: "url", final: Report{Kind: Succeeded, ExecutionLogURL: "https://l/1"}},
+		"a success, and no more": {final: Report{Kind: Succeeded}},
+		"a success, delivered": {delivered: true, omitted: "message",
+			final: Report{Kind: Succeeded, Result: &ResultPayload{Message: "m"}}},
+		"a failure for good": {omitted: "message",
+			final: Report{Kind: Failed, Failure: &FailurePayload{Permanent: true, Message: "no\ndisk"}}},
+		"a failure without a word":  {final: Report{Kind: Failed}},
+		"a failure, and no message": {final: Report{Kind: Failed, Failure: &FailurePayload{Permanent: true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			final := c.final
+			final.TaskID, final.Attempt, final.Sequence = strings.Repeat("u", 36), 1<<31-1, 1<<52
+			final.ActualFinishTime = 1700000000000
+			text := string((&Note{Final: &final, Delivered: c.delivered}).Encode(MaxNoteBytes))
+			first := strings.IndexByte(text, '\n')
+			if first < 0 || first > 300 {
+				t.Fatalf("the first line ends at byte %d: %s", first, text)
+			}
+			want := *(&Note{Final: &final}).head().note().Final
+			for cut := range len(text) {
+				n := ParseNote(text[:cut])
+				if cut < first {
+					if n != nil {
+						t.Fatalf("%q is read as %+v", text[:cut], n)
+					}
+					continue
+				}
+				if n == nil || n.Delivered != c.delivered || strings.Join(n.Omitted, " ") != c.omitted {
+					t.Fatalf("cut at %d it is read as %+v", cut, n)
+				}
+				if diff := cmp.Diff(&want, n.Final); diff != "" {
+					t.Fatalf("cut at %d (-want +got):\n%s", cut, diff)
+				}
+			}
+			if n := ParseNote(text); n == nil || len(n.Omitted) > 0 || n.Final.Kind != final.Kind ||
+				orEmpty(n.Final.Failure) != orEmpty(final.Failure) || n.Final.ExecutionLogURL != final.ExecutionLogURL {
+				t.Errorf("whole it is read as %+v", n)
+			}
+			if got := want.Failure != nil && want.Failure.Permanent; got != orEmpty(final.Failure).Permanent {
+				t.Errorf("the head says permanent %v", got)
+			}
+		})
+	}
+}
+
+func orEmpty(f *FailurePayload) FailurePayload {
+	if f == nil {
+		return FailurePayload{}
+	}
+	return *f
 }
 
 func FuzzParse(f *testing.F) {
@@ -189,10 +256,24 @@ func FuzzParse(f *testing.F) {
 
 func FuzzParseNote(f *testing.F) {
 	f.Add(`{"taskwardenNote":{"final":{"task_id":"u","attempt":1,"sequence":1,"kind":"failed","retry_count":0}}}`)
+	f.Add(`{"taskwardenHead":{"kind":"failed","permanent":true,"attempt":1,"sequence":1,"task_id":"u","follows":["message"]}}` +
+		"\n" + `{"taskw`)
+	f.Add(`{"taskwardenHead":{"kind":"succeeded","permanent":true,"attempt":1,"sequence":1,"task_id":"u","follows":[]}}`)
 	f.Fuzz(func(t *testing.T, message string) {
-		if n := ParseNote(message); n != nil && n.Final != nil {
-			if err := n.Final.Check(); err != nil {
-				t.Error(err)
+		n := ParseNote(message)
+		if n == nil || n.Final == nil {
+			return
+		}
+		if err := n.Final.Check(); err != nil {
+			t.Error(err)
+		}
+		// The outcome does not change when the note is written again and cut.
+		text := string(n.Encode(MaxNoteBytes))
+		first, _, _ := strings.Cut(text, "\n")
+		for _, again := range []string{text, first} {
+			got := ParseNote(again)
+			if text != "" && (got == nil || got.Final == nil || got.Final.Kind != n.Final.Kind) {
+				t.Errorf("%q becomes %q, which is read as %+v", message, again, got)
 			}
 		}
 	})

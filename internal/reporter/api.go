@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"mime"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -21,10 +22,13 @@ import (
 const (
 	// maxConnections bounds the connections of the worker's API; more wait until one is closed.
 	maxConnections = 64
-	// smallBody is what a body may have, in bytes, to be read beside all others; of larger ones, and of those that do not say, only
-	// maxLargeBodies are read at the same time. So nothing that a worker sends makes the sidecar large.
+	// smallBody is what a body may have, in bytes, to be read beside all others; of larger ones, and of those that do not say,
+	// only maxLargeBodies are read at the same time. So nothing that a worker sends makes the sidecar large.
 	smallBody      = 32 << 10
 	maxLargeBodies = 8
+	// noJSON is for those who use curl, which says application/x-www-form-urlencoded where nobody says anything.
+	noJSON = "a body must come with the header Content-Type: application/json; with curl, use --json in place of -d, " +
+		"or add -H 'Content-Type: application/json'"
 	// maxWaitSeconds bounds the wait parameter of final reports.
 	maxWaitSeconds = 30
 )
@@ -61,6 +65,12 @@ var reads = map[string]func(body []byte) (*report.Report, error){
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if why := foreign(req); why != "" {
+		// Its body is not read, so the connection cannot go on.
+		w.Header().Set("Connection", "close")
+		respond(w, http.StatusForbidden, &report.Answer{Code: report.Forbidden, Message: why})
+		return
+	}
 	read, isReport := reads[req.URL.Path]
 	switch {
 	case isReport:
@@ -80,6 +90,30 @@ func (a *api) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	default:
 		respond(w, http.StatusOK, a.reporter.Status())
 	}
+}
+
+// foreign tells why a request does not come from a program of the worker's; empty where it may. A worker may show pages of
+// strangers in a browser, and a browser sends what a page tells it to, to this machine as well; but with each POST it says
+// where the page is from. A page whose name a stranger's DNS has bound to this machine counts as its own site, but then the
+// browser asks for that name.
+func foreign(req *http.Request) string {
+	for _, name := range []string{"Origin", "Sec-Fetch-Site"} {
+		if _, set := req.Header[name]; set {
+			return "a request with the header " + name + " comes from a page in a browser, which has nothing to report"
+		}
+	}
+	host, port, err := net.SplitHostPort(req.Host)
+	if err != nil {
+		host, port = req.Host, "80" // the port that a client leaves out
+	}
+	local, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok || !isLoopback(host) {
+		return "the sidecar is asked for by its loopback address, or as localhost; see TASKWARDEN_REPORTER"
+	}
+	if _, listens, err := net.SplitHostPort(local.String()); err != nil || port != listens {
+		return "the sidecar is asked for with another port than its own; see TASKWARDEN_REPORTER"
+	}
+	return ""
 }
 
 func refuseMethod(w http.ResponseWriter, method string) {
@@ -182,10 +216,11 @@ func (a *api) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *refus
 			Code: report.InvalidReport, Field: "body", Message: "body: was cut off",
 		}}
 	}
-	if text := req.Header.Get("Content-Type"); text != "" && len(body) > 0 {
-		if media, _, err := mime.ParseMediaType(text); err != nil || media != "application/json" {
+	if len(body) > 0 {
+		// A page in a browser can set any other type without asking first.
+		if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
 			return nil, &refusal{http.StatusUnsupportedMediaType, report.Answer{
-				Code: report.UnsupportedMediaType, Message: "the body must be application/json; with curl, use --json",
+				Code: report.UnsupportedMediaType, Message: noJSON,
 			}}
 		}
 	}

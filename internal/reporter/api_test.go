@@ -2,6 +2,7 @@ package reporter
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -80,7 +81,12 @@ func TestAPI(t *testing.T) {
 		"wrong method":        {method: http.MethodGet, path: "/v1/progress", status: 405, code: report.MethodNotAllowed},
 		"wrong type": {path: "/v1/stage", contentType: "text/plain", body: `{"name":"a"}`, status: 415,
 			code: report.UnsupportedMediaType},
-		"no type": {path: "/v1/stage", contentType: "-", body: `{"name":"resize"}`, status: 202},
+		"no type": {path: "/v1/stage", contentType: "-", body: `{"name":"resize"}`, status: 415,
+			code: report.UnsupportedMediaType},
+		"what curl says by itself": {path: "/v1/stage", contentType: "application/x-www-form-urlencoded",
+			body: `{"name":"resize"}`, status: 415, code: report.UnsupportedMediaType},
+		"no type and no body":   {path: "/v1/heartbeat", contentType: "-", status: 202},
+		"a type without a body": {path: "/v1/heartbeat", contentType: "application/x-www-form-urlencoded", status: 202},
 		"type with a charset": {path: "/v1/stage", contentType: "application/json; charset=utf-8", body: `{"name":"resize"}`,
 			status: 202},
 		"nothing there": {path: "/v1/cancelled", status: 404, code: report.InvalidReport},
@@ -100,7 +106,7 @@ func TestAPI(t *testing.T) {
 				req.Header.Set("Content-Type", c.contentType)
 			}
 			w := httptest.NewRecorder()
-			newAPI(r.reporter).ServeHTTP(w, req)
+			newAPI(r.reporter).ServeHTTP(w, local(req))
 			var a report.Answer
 			if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
 				t.Fatalf("the answer is not JSON: %v: %s", err, w.Body)
@@ -110,6 +116,84 @@ func TestAPI(t *testing.T) {
 			}
 			if c.limit > 0 && !strings.Contains(a.Message, fmt.Sprint(c.limit)) {
 				t.Errorf("the message does not name the limit: %s", a.Message)
+			}
+			if c.status == http.StatusUnsupportedMediaType && !strings.Contains(a.Message, "-H 'Content-Type: application/json'") {
+				t.Errorf("the message does not say what to do: %s", a.Message)
+			}
+		})
+	}
+	if s := r.status(); s.Final != "" {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// local makes a request to a sidecar that listens on port 7788 of the loopback address.
+func local(req *http.Request) *http.Request {
+	req.Host = report.DefaultListen
+	address := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7788}
+	return req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, address))
+}
+
+// TestC68NoPageReports: a worker may show pages of strangers in a browser, and none of them finishes its Task. What the
+// worker's own programs send is taken under each name of this machine.
+func TestC68NoPageReports(t *testing.T) {
+	r := newRig(t).start(nil)
+	address := strings.TrimPrefix(r.base, "http://")
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		host, header, value string
+		status              int
+	}{
+		"the worker":                    {host: address, status: 202},
+		"the worker, by name":           {host: "localhost:" + port, status: 202},
+		"the worker, by IPv6":           {host: "[::1]:" + port, status: 202},
+		"the worker, in JavaScript":     {host: address, header: "Sec-Fetch-Mode", value: "cors", status: 202},
+		"a page":                        {host: address, header: "Origin", value: "https://attacker.example", status: 403},
+		"a page on this machine":        {host: address, header: "Origin", value: "http://" + address, status: 403},
+		"a page in a sandbox":           {host: address, header: "Origin", value: "null", status: 403},
+		"an empty origin":               {host: address, header: "Origin", value: "", status: 403},
+		"a form of a page":              {host: address, header: "Sec-Fetch-Site", value: "cross-site", status: 403},
+		"a page of the same site":       {host: address, header: "Sec-Fetch-Site", value: "same-origin", status: 403},
+		"a name bound to this machine":  {host: "rebound.attacker.example:" + port, status: 403},
+		"a name that looks like ours":   {host: "localhost.attacker.example:" + port, status: 403},
+		"an address that is not ours":   {host: "10.0.0.1:" + port, status: 403},
+		"another port":                  {host: "127.0.0.1:1", status: 403},
+		"no port":                       {host: "127.0.0.1", status: 403},
+		"a port without a host":         {host: ":" + port, status: 403},
+		"what is not a host and a port": {host: "::1:" + port, status: 403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, target := range []string{"POST /v1/stage", "GET /v1/status", "GET /healthz"} {
+				method, path, _ := strings.Cut(target, " ")
+				body := ""
+				if method == http.MethodPost {
+					body = `{"name":"a"}`
+				}
+				req, err := http.NewRequestWithContext(t.Context(), method, r.base+path, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Host = c.host
+				req.Header.Set("Content-Type", "application/json")
+				if c.header != "" {
+					req.Header[c.header] = []string{c.value}
+				}
+				res, err := http.DefaultClient.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var a report.Answer
+				err = json.NewDecoder(res.Body).Decode(&a)
+				_ = res.Body.Close()
+				if c.status == http.StatusForbidden && (res.StatusCode != c.status || a.Code != report.Forbidden || a.Message == "") {
+					t.Errorf("%s: got %d %+v, %v", target, res.StatusCode, a, err)
+				}
+				if c.status != http.StatusForbidden && res.StatusCode >= 300 {
+					t.Errorf("%s: got %d %+v, %v", target, res.StatusCode, a, err)
+				}
 			}
 		})
 	}
@@ -166,6 +250,11 @@ func TestStatusAndHealth(t *testing.T) {
 	}
 }
 
+// unfinished is a request whose body does not end.
+func unfinished(conn net.Conn) string {
+	return "POST /v1/stage HTTP/1.1\r\nHost: " + conn.RemoteAddr().String() + "\r\nContent-Length: 100\r\n\r\n{"
+}
+
 // TestUnfinishedBodiesHarmNobody: a body without an end ties nobody else up.
 func TestUnfinishedBodiesHarmNobody(t *testing.T) {
 	r := newRig(t).start(nil)
@@ -175,7 +264,7 @@ func TestUnfinishedBodiesHarmNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if _, err := io.WriteString(conn, "POST /v1/stage HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+		if _, err := io.WriteString(conn, unfinished(conn)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -195,7 +284,7 @@ func TestSlowBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := io.WriteString(conn, "POST /v1/stage HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+	if _, err := io.WriteString(conn, unfinished(conn)); err != nil {
 		t.Fatal(err)
 	}
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)

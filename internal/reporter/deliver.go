@@ -44,11 +44,9 @@ type delivery struct {
 	err error
 }
 
-// taken tells whether the gateway has the report.
-func (d *delivery) taken() bool { return d.status >= 200 && d.status < 300 }
-
-// refused tells whether it never will.
-func (d *delivery) refused() bool { return report.Permanent(d.status) }
+// taken tells whether the gateway has the report. What else answers with 2xx, a page to log in for example, does not say what
+// has become of it.
+func (d *delivery) taken() bool { return d.status >= 200 && d.status < 300 && d.answer.Outcome != "" }
 
 // answered tells whether the gateway is there, whatever it has said.
 func (d *delivery) answered() bool { return d.status != 0 }

@@ -1,12 +1,17 @@
 package reporter
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/taskwarden/taskwarden/internal/report"
+	"github.com/taskwarden/taskwarden/worker"
 )
 
 // TestFinalIsKeptFirst: in the spool and in the note before the first delivery; afterwards the note says that it is delivered,
@@ -108,6 +113,112 @@ func TestCheckpointGoesBeforeAFailure(t *testing.T) {
 	}
 }
 
+// TestFinalIsNotLostToAStranger: a token that is not valid for a while, and what answers in place of the gateway, are failures
+// like any other. The final report goes again until the gateway itself has spoken, each time with the token as it is then.
+func TestFinalIsNotLostToAStranger(t *testing.T) {
+	for name, answer := range map[string]gatewayAnswer{
+		"the token is not valid":       {status: http.StatusUnauthorized, code: report.Unauthenticated},
+		"a stranger wants a token":     {status: http.StatusUnauthorized, foreign: true},
+		"a stranger forbids it":        {status: http.StatusForbidden, foreign: true},
+		"a stranger forbids, in JSON":  {status: http.StatusForbidden},
+		"a code that nobody knows":     {status: http.StatusForbidden, code: "Blocked"},
+		"a stranger knows no path":     {status: http.StatusNotFound, foreign: true},
+		"a stranger has a conflict":    {status: http.StatusConflict, foreign: true},
+		"a stranger says it is gone":   {status: http.StatusGone, foreign: true},
+		"a stranger has a page for it": {status: http.StatusOK, foreign: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.gateway.answers(func(*report.Report) gatewayAnswer { return answer })
+			r.start(nil)
+			r.take("/v1/succeeded", `{"data":1}`)
+			r.came(1)
+			for i, wait := range []time.Duration{1, 3, 9, 18, 30, 30} {
+				r.step(wait*time.Second - 1)
+				r.came(i + 1)
+				r.step(1)
+				r.came(i + 2)
+			}
+			if s := r.status(); s.Final != finalTaken || s.Retries != 7 || s.SetAside != 0 {
+				t.Errorf("status %+v", s)
+			}
+			mustWrite(t, r.config.TokenFile, "another")
+			r.gateway.answers(nil)
+			r.step(30 * time.Second)
+			r.came(8)
+			got := r.gateway.reports()
+			if s := r.status(); s.Final != finalDelivered || got[6].token != "Bearer "+secret || got[7].token != "Bearer another" {
+				t.Errorf("status %+v, tokens %s and %s", s, got[6].token, got[7].token)
+			}
+		})
+	}
+}
+
+// TestFinalIsTriedUntilTheEnd: where the token stays invalid the note says what the worker has said, not delivered.
+func TestFinalIsTriedUntilTheEnd(t *testing.T) {
+	r := newRig(t)
+	r.gateway.answers(always(http.StatusUnauthorized, report.Unauthenticated))
+	r.start(nil)
+	r.take("/v1/succeeded", `{"data":1}`)
+	r.came(1)
+	r.step(500 * time.Millisecond)
+	r.stop()
+	eventually(t, "it has another try", func() bool { return len(r.gateway.reports()) == 2 && r.clock.Waiters() == 2 })
+	r.clock.Step(r.config.Grace - exitMargin)
+	eventually(t, "it has ended", r.over)
+	if _, note := r.noteText(); note == nil || note.Delivered || string(note.Final.Result.Data) != "1" {
+		t.Errorf("the note is %+v", note)
+	}
+}
+
+// TestNewsSurviveAMoment: a token that is not valid for a moment costs no news; one that stays invalid costs each report in its
+// turn, and not all at once.
+func TestNewsSurviveAMoment(t *testing.T) {
+	r := newRig(t)
+	r.gateway.answers(always(http.StatusUnauthorized, report.Unauthenticated))
+	r.start(nil)
+	r.take("/v1/stage", `{"name":"a"}`)
+	r.take("/v1/stage", `{"name":"b"}`)
+	r.came(1)
+	for i, wait := range []time.Duration{1, 3} {
+		r.step(wait * time.Second)
+		r.came(i + 2)
+	}
+	if s := r.status(); s.SetAside != 0 || s.Queued != 2 {
+		t.Errorf("after three tries the status is %+v", s)
+	}
+	r.step(9 * time.Second)
+	r.came(5)
+	if s := r.status(); s.SetAside != 1 || s.Queued != 1 || s.SetAsideReason != "401 Unauthenticated" {
+		t.Errorf("after four tries the status is %+v", s)
+	}
+	r.gateway.answers(nil)
+	r.step(time.Second)
+	r.came(6)
+	if s := r.status(); s.Delivered != 1 || s.SetAside != 1 {
+		t.Errorf("in the end the status is %+v", s)
+	}
+}
+
+// TestAStrangerClosesNothing: a 410 that is not the gateway's costs the report, and neither the others nor the worker.
+func TestAStrangerClosesNothing(t *testing.T) {
+	r := newRig(t)
+	r.gateway.answers(func(got *report.Report) gatewayAnswer {
+		if got.Stage.Name == "a" {
+			return gatewayAnswer{status: http.StatusGone, foreign: true}
+		}
+		return gatewayAnswer{status: http.StatusOK}
+	})
+	r.start(nil)
+	r.take("/v1/stage", `{"name":"a"}`)
+	r.take("/v1/stage", `{"name":"b"}`)
+	r.came(2)
+	if s := r.status(); s.SetAside != 1 || s.Delivered != 1 {
+		t.Errorf("status %+v", s)
+	}
+	r.take("/v1/stage", `{"name":"c"}`)
+}
+
 // TestC27ClosedAttempt: after 410 everything that waits is set aside, and the worker is told that nobody waits for it. Its
 // final word is delivered even so: the operator wants to know of it.
 func TestC27ClosedAttempt(t *testing.T) {
@@ -141,10 +252,10 @@ func TestC27ClosedAttempt(t *testing.T) {
 // TestRefusedFinalStaysInTheNote: a gateway that does not take it does not know what the worker has said, but the note does.
 func TestRefusedFinalStaysInTheNote(t *testing.T) {
 	r := newRig(t)
-	r.gateway.answers(always(http.StatusUnauthorized, report.Unauthenticated))
+	r.gateway.answers(always(http.StatusForbidden, report.Forbidden))
 	r.start(nil)
-	if status, a := r.post("/v1/succeeded?wait=30", `{"data":1}`); status != http.StatusUnauthorized ||
-		a.Code != report.Unauthenticated {
+	if status, a := r.post("/v1/succeeded?wait=30", `{"data":1}`); status != http.StatusForbidden ||
+		a.Code != report.Forbidden {
 		t.Errorf("got %d %+v", status, a)
 	}
 	if _, note := r.noteText(); note == nil || note.Delivered || string(note.Final.Result.Data) != "1" {
@@ -311,5 +422,102 @@ func TestNoteIsRewrittenInPlace(t *testing.T) {
 			strings.HasSuffix(text, " ") {
 			t.Errorf("want %+v, got %s", note, text)
 		}
+	}
+}
+
+// TestNoteIsNeverHalf: a process that is killed before the rest of an older and longer note is cut off leaves one that is read.
+func TestNoteIsNeverHalf(t *testing.T) {
+	r := newRig(t)
+	killed := errors.New("killed")
+	n := noteFile{path: r.config.NoteFile, limit: r.config.NoteLimit}
+	final := report.Report{TaskID: "u", Attempt: 1, Sequence: 1, Kind: report.Succeeded,
+		Result: &report.ResultPayload{Data: []byte(`"` + strings.Repeat("x", 900) + `"`)}}
+	if err := n.write(noteOf(&final, finalTaken, "")); err != nil {
+		t.Fatal(err)
+	}
+	n.fault = func(string) error { return killed }
+	if err := n.write(noteOf(&final, finalDelivered, "")); !errors.Is(err, killed) {
+		t.Fatalf("got %v", err)
+	}
+	text, note := r.noteText()
+	if note == nil || !note.Delivered || len(note.Omitted) > 0 || note.Final.Result == nil || note.Final.Result.Data != nil {
+		t.Errorf("%q is read as %+v", text, note)
+	}
+}
+
+// TestShutdownEndsBeforeTheGrace: a sidecar that the kubelet kills at the end of the grace has its note from before; so it ends
+// by itself, and not earlier than it must.
+func TestShutdownEndsBeforeTheGrace(t *testing.T) {
+	for grace, want := range map[time.Duration]time.Duration{
+		180 * time.Second: 175 * time.Second, 30 * time.Second: 25 * time.Second, 4 * time.Second: 2 * time.Second,
+	} {
+		t.Run(grace.String(), func(t *testing.T) {
+			r := newRig(t)
+			r.config.Grace = grace
+			r.gateway.answers(always(http.StatusServiceUnavailable, report.Unavailable))
+			r.start(nil)
+			r.take("/v1/failed", ``)
+			r.came(1)
+			r.stop()
+			waits := func(tries int) func() bool {
+				return func() bool { return len(r.gateway.reports()) == tries && !r.busy() && r.clock.Waiters() == 2 }
+			}
+			eventually(t, "it has another try", waits(2))
+			r.clock.Step(want - 1)
+			eventually(t, "it goes on until the end is near", waits(3))
+			if r.over() {
+				t.Fatalf("it has ended before %s", want)
+			}
+			r.clock.Step(1)
+			eventually(t, "it ends before the grace", r.over)
+		})
+	}
+}
+
+// TestFirstReportComesEarly: a worker may report before the operator has written of its attempt, and then the gateway asks for
+// another try. The worker goes on, and the sidecar asks again in a second.
+func TestFirstReportComesEarly(t *testing.T) {
+	r := newRig(t)
+	r.gateway.answers(func(*report.Report) gatewayAnswer {
+		return gatewayAnswer{status: http.StatusServiceUnavailable, code: report.Unavailable, retryAfter: "1"}
+	})
+	r.start(nil)
+	env := map[string]string{"TASKWARDEN_REPORTER": r.base, "TASKWARDEN_TASK_UID": "uid", "TASKWARDEN_ATTEMPT": "2"}
+	code := worker.Run(t.Context(), func(ctx context.Context, task *worker.Task) error {
+		task.Stage("a")
+		r.came(1)
+		r.step(time.Second - 1)
+		r.came(1)
+		r.gateway.answers(nil)
+		r.step(1)
+		r.came(2)
+		return errors.Join(ctx.Err(), task.SetResult(worker.Result{URL: "s3://b/k"}))
+	}, worker.Options{
+		HeartbeatInterval: -1, Log: slog.New(slog.DiscardHandler), MessageFile: filepath.Join(t.TempDir(), "none"),
+		Getenv: func(name string) string { return env[name] },
+	})
+	eventually(t, "all is delivered", func() bool { return r.status().Final == finalDelivered })
+	if got := r.gateway.kinds(); code != worker.ExitSucceeded || got != "stage stage succeeded" {
+		t.Errorf("exit code %d, got %s", code, got)
+	}
+	if s := r.status(); s.Delivered != 2 || s.SetAside != 0 || s.Retries != 1 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// TestOnlyWordComesEarly: the same where the first report is the final one.
+func TestOnlyWordComesEarly(t *testing.T) {
+	r := newRig(t)
+	r.gateway.answers(always(http.StatusServiceUnavailable, report.Unavailable))
+	r.start(nil)
+	r.take("/v1/succeeded", ``)
+	r.came(1)
+	r.gateway.answers(nil)
+	r.step(time.Second - 1)
+	r.came(1)
+	r.step(1)
+	r.came(2)
+	if s := r.status(); s.Final != finalDelivered {
+		t.Errorf("status %+v", s)
 	}
 }

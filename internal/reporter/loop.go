@@ -112,12 +112,13 @@ func (r *Reporter) deliver(ctx context.Context, it *item) {
 	r.mu.Lock()
 	r.inFlight, r.cut = nil, nil
 	dropped := ctx.Err() != nil && !final && !r.queue.has(it) && !d.answered() // cut, because nobody needs it
+	refused := r.queue.refused(it, &d)
 	r.mu.Unlock()
 	switch {
 	case dropped:
 	case d.taken():
 		r.taken(it, &rep, &d)
-	case d.refused():
+	case refused:
 		r.refused(it, &rep, &d)
 	default:
 		r.failed(it, &rep, &d)
@@ -151,7 +152,7 @@ func (r *Reporter) refused(it *item, rep *report.Report, d *delivery) {
 	}
 	r.queue.goOn(it)
 	r.setAside(1, d)
-	if d.status == http.StatusGone && !final {
+	if d.answer.Code == report.AttemptClosed && !final {
 		r.closed = true
 		r.setAside(len(r.queue.clear()), d)
 	}

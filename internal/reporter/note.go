@@ -13,6 +13,8 @@ import (
 type noteFile struct {
 	path  string
 	limit int
+	// fault fails a step of writing where a test wants it to; may be nil. The only step is truncate.
+	fault func(step string) error
 }
 
 // write replaces the note. The file may be a bind mount, so it is written in place; in one call, with blanks up to the old
@@ -28,6 +30,9 @@ func (n *noteFile) write(note *report.Note) error {
 		_, err = f.WriteAt(append(bytes.Clone(text), bytes.Repeat([]byte(" "), int(size)-len(text))...), 0)
 	} else if err == nil {
 		_, err = f.WriteAt(text, 0)
+	}
+	if err == nil && n.fault != nil {
+		err = n.fault("truncate")
 	}
 	if err == nil {
 		err = f.Truncate(int64(len(text)))

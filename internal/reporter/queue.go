@@ -1,6 +1,7 @@
 package reporter
 
 import (
+	"net/http"
 	"slices"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	maxQueued = 100
 	// leastPause is the least time from one report of progress, or heartbeat, to the next, while nothing else waits behind it.
 	leastPause = 250 * time.Millisecond
+	// maxDenied is how many answers with 401 a report may have before it is set aside with the next one.
+	maxDenied = 3
 	// leastAgain is the least time from one try of a report to the next, however well others do.
 	leastAgain = time.Second
 )
@@ -29,6 +32,8 @@ type item struct {
 	waits int
 	// due is when the next try may be made, lastTry when the last one ended.
 	due, lastTry time.Time
+	// denied is how many answers with 401 there have been.
+	denied int
 	// answered tells whether the gateway has answered the last try.
 	answered bool
 	// spooled tells whether a file of the spool holds it.
@@ -91,7 +96,7 @@ func (q *queue) add(it *item) (lost *item) {
 	default:
 		q.remove(old)
 		old.successor = it
-		it.waits, it.due, it.lastTry, it.answered = old.waits, old.due, old.lastTry, old.answered
+		it.waits, it.denied, it.due, it.lastTry, it.answered = old.waits, old.denied, old.due, old.lastTry, old.answered
 	}
 	if kind != report.Heartbeat {
 		q.news = slices.DeleteFunc(q.news, func(it *item) bool { return it.report.Kind == report.Heartbeat })
@@ -200,6 +205,22 @@ func (q *queue) goOn(it *item) {
 	}
 }
 
+// refused tells whether an answer is the last word on a report. On a final one that is only what the gateway itself has said of
+// it: a token that is not valid is replaced, and what stands in the way goes away, while a final report that is set aside is
+// lost.
+// Of all others a few are lost rather than that they stand in the way for long.
+func (q *queue) refused(it *item, d *delivery) bool {
+	denied := d.status == http.StatusUnauthorized
+	switch {
+	case !report.Permanent(d.status):
+		return false
+	case it == q.final:
+		return !denied && d.answer.Code.Known()
+	default:
+		return !denied || it.denied >= maxDenied
+	}
+}
+
 // failed sets the next try of a report, or of what has taken its place. jitter is between 0 and 1.
 func (q *queue) failed(it *item, d *delivery, now time.Time, jitter float64) {
 	it.report.RetryCount++
@@ -209,6 +230,9 @@ func (q *queue) failed(it *item, d *delivery, now time.Time, jitter float64) {
 	}
 	wait := waitAfter(it.waits, jitter)
 	it.waits++
+	if d.status == http.StatusUnauthorized {
+		it.denied++
+	}
 	it.due, it.lastTry, it.answered = now.Add(max(wait, d.retryAfter)), now, d.answered()
 	if final {
 		for _, other := range q.news {

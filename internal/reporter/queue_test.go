@@ -223,3 +223,24 @@ func TestLightReportsPause(t *testing.T) {
 		t.Error("holds up a stage")
 	}
 }
+
+// TestNothingGoesTwiceWithinASecond: a success lets the others go at once, but a report that fails again and again between ones
+// that succeed is not sent with each of them.
+func TestNothingGoesTwiceWithinASecond(t *testing.T) {
+	var q queue
+	stuck := news(1, "checkpoint 1")
+	q.add(stuck)
+	for range len(quickWaits) + 1 {
+		q.failed(stuck, &delivery{status: 503}, begin, 0)
+	}
+	now := begin.Add(leastAgain / 2)
+	stage := news(2, "stage a")
+	q.add(stage)
+	q.taken(stage)
+	if it, wake := q.next(now); it != nil || !wake.Equal(begin.Add(time.Second)) {
+		t.Errorf("after a success the next try is at %s, want it a second after the last one", wake)
+	}
+	if it, _ := q.next(begin.Add(time.Second)); it != stuck {
+		t.Errorf("got %v, want the one that is stuck to go a second after its last try", it)
+	}
+}

@@ -1,6 +1,6 @@
 // Package reporter is the sidecar that stands beside a worker, takes its reports and brings them to the gateway: what it has
-// taken is delivered once, in order, or is still there when somebody looks for it. It imports the standard library and the
-// clock alone, so that it stays below 20 MiB of memory.
+// taken is delivered once, in order, or is still there when somebody looks for it. It imports the standard library, the clock
+// and a listener with a limit alone, so that it stays below 20 MiB of memory.
 package reporter
 
 import (

@@ -29,6 +29,7 @@ type gatewayAnswer struct {
 	status     int
 	code       report.Code
 	retryAfter string
+	foreign    bool // it is not the gateway that answers
 }
 
 // received is a report that has come to the gateway, and when.
@@ -71,9 +72,12 @@ func newTestGateway(t *testing.T, clk *testingclock.FakeClock) *testGateway {
 			w.Header().Set("Retry-After", a.retryAfter)
 		}
 		w.WriteHeader(a.status)
-		if a.status == http.StatusOK {
+		switch {
+		case a.foreign:
+			_, _ = io.WriteString(w, "<html>no</html>")
+		case a.status == http.StatusOK:
 			_ = json.NewEncoder(w).Encode(report.Answer{Outcome: report.Stored})
-		} else {
+		default:
 			_ = json.NewEncoder(w).Encode(report.Answer{Code: a.code, Message: "no"})
 		}
 	}))
@@ -333,6 +337,16 @@ func (r *rig) busy() bool {
 	}
 	it, wake := r.reporter.queue.next(r.clock.Now())
 	return it != nil || !wake.IsZero() && !r.clock.HasWaiters()
+}
+
+// over tells whether the sidecar has ended.
+func (r *rig) over() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // step lets time pass.

@@ -24,8 +24,8 @@ func TestC45OneBadItemDoesNotBlock(t *testing.T) {
 			return gatewayAnswer{status: http.StatusRequestEntityTooLarge, code: report.TooLarge}
 		case got.Kind == report.Stage && got.Stage.Name == "bad":
 			return gatewayAnswer{status: http.StatusBadRequest, code: report.InvalidReport}
-		case got.Kind == report.Stage && got.Stage.Name == "expired":
-			return gatewayAnswer{status: http.StatusUnauthorized, code: report.Unauthenticated}
+		case got.Kind == report.Stage && got.Stage.Name == "forbidden":
+			return gatewayAnswer{status: http.StatusForbidden, code: report.Forbidden}
 		}
 		return gatewayAnswer{status: http.StatusOK}
 	})
@@ -34,7 +34,7 @@ func TestC45OneBadItemDoesNotBlock(t *testing.T) {
 		{"/v1/progress", `{"percent":10}`},
 		{"/v1/checkpoint", `"large"`},
 		{"/v1/stage", `{"name":"bad"}`},
-		{"/v1/stage", `{"name":"expired"}`},
+		{"/v1/stage", `{"name":"forbidden"}`},
 		{"/v1/stage", `{"name":"good"}`},
 	} {
 		r.take(c.path, c.body)
@@ -45,11 +45,11 @@ func TestC45OneBadItemDoesNotBlock(t *testing.T) {
 	}
 	r.came(6)
 	s := r.status()
-	if s.Delivered != 3 || s.SetAside != 3 || s.SetAsideReason != "401 Unauthenticated" || s.Retries != 0 ||
+	if s.Delivered != 3 || s.SetAside != 3 || s.SetAsideReason != "403 Forbidden" || s.Retries != 0 ||
 		s.Final != finalDelivered {
 		t.Errorf("status %+v", s)
 	}
-	for _, code := range []string{"TooLarge", "InvalidReport", "Unauthenticated"} {
+	for _, code := range []string{"TooLarge", "InvalidReport", "Forbidden"} {
 		if !strings.Contains(r.log.String(), code) {
 			t.Errorf("the log does not say %s: %s", code, r.log)
 		}
