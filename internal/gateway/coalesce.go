@@ -30,6 +30,9 @@ const (
 	maxHeld = 16
 	// forgetAfter is how long a Task of which nothing is heard is remembered.
 	forgetAfter = 10 * time.Minute
+	// maxTasks is how many Tasks are remembered; then the one that has been silent for longest is forgotten. One that is
+	// forgotten is read again before its next write.
+	maxTasks = 4096
 )
 
 // coalescer writes what is not final: of all reports of a Task that come within one interval it makes one write, for which they
@@ -40,6 +43,7 @@ type coalescer struct {
 
 	mu    sync.Mutex
 	tasks map[types.UID]*gathering
+	bytes int64 // of all reports that wait or are being written
 	swept time.Time
 }
 
@@ -59,7 +63,9 @@ type gathering struct {
 // news is a report that waits.
 type news struct {
 	*delivery
-	done chan outcome // takes one
+	done      chan outcome // takes one
+	size      int64        // what it counts in coalescer.bytes
+	abandoned bool         // its request has given up
 }
 
 func newCoalescer(o *Options) *coalescer {
@@ -79,6 +85,9 @@ func (c *coalescer) take(ctx context.Context, d *delivery) outcome {
 		return o
 	case <-ctx.Done():
 		// It may still be written; another try is then answered as one that is known.
+		c.mu.Lock()
+		n.abandoned = true
+		c.mu.Unlock()
 		return outcome{err: errBusy}
 	}
 }
@@ -89,19 +98,22 @@ func (c *coalescer) enter(d *delivery) (*news, outcome) {
 	defer c.mu.Unlock()
 	now := c.options.Clock.Now()
 	c.sweep(now)
-	g := c.tasks[d.worker.TaskUID]
+	g := c.remember(d.worker.TaskUID)
 	if g == nil {
-		g = &gathering{}
-		c.tasks[d.worker.TaskUID] = g
-	}
-	g.used = now
-	switch {
-	case d.report.Kind == report.Heartbeat && g.attempt == d.report.Attempt && now.Before(g.quiet):
-		return nil, outcome{}
-	case len(g.batch) >= maxHeld:
 		return nil, outcome{err: errBusy}
 	}
-	n := &news{delivery: d, done: make(chan outcome, 1)}
+	g.used = now
+	if d.report.Kind == report.Heartbeat && g.attempt == d.report.Attempt && now.Before(g.quiet) {
+		return nil, outcome{}
+	}
+	c.supersede(g, d)
+	n := &news{delivery: d, done: make(chan outcome, 1), size: d.held.size}
+	if len(g.batch) >= maxHeld || c.bytes+n.size > c.options.MaxBodyMemory/2 {
+		return nil, outcome{err: errBusy}
+	}
+	// The memory is held until the report is written or dropped, however long its request waits.
+	d.held.retain()
+	c.bytes += n.size
 	g.batch = append(g.batch, n)
 	if !g.running {
 		g.running = true
@@ -109,6 +121,68 @@ func (c *coalescer) enter(d *delivery) (*news, outcome) {
 		go c.run(context.Background(), g)
 	}
 	return n, outcome{}
+}
+
+// remember gives what is known of a Task; nil where there is no room for one more.
+func (c *coalescer) remember(uid types.UID) *gathering {
+	if g := c.tasks[uid]; g != nil {
+		return g
+	}
+	if len(c.tasks) >= maxTasks && !c.forgetOne() {
+		return nil
+	}
+	g := &gathering{}
+	c.tasks[uid] = g
+	return g
+}
+
+// forgetOne forgets the Task that has been silent for longest. Those with something to write stay.
+func (c *coalescer) forgetOne() bool {
+	var oldest types.UID
+	for uid, g := range c.tasks {
+		if !g.running && (oldest == "" || g.used.Before(c.tasks[oldest].used)) {
+			oldest = uid
+		}
+	}
+	delete(c.tasks, oldest)
+	return oldest != ""
+}
+
+// supersede drops what need not be written any more once a report has come: an earlier delivery of the same, and what nobody
+// waits for and says less than it. While the API server does not answer, the same reports come again and again.
+func (c *coalescer) supersede(g *gathering, d *delivery) {
+	g.batch = slices.DeleteFunc(g.batch, func(n *news) bool {
+		if n.worker.PodUID != d.worker.PodUID {
+			return false
+		}
+		drop := n.report.Sequence == d.report.Sequence || n.abandoned && saysLess(n.report, d.report)
+		if drop {
+			c.finish(n, outcome{err: errBusy})
+		}
+		return drop
+	})
+}
+
+// saysLess tells whether a report needs not be stored where another one is.
+func saysLess(r, than *report.Report) bool {
+	if r.Sequence > than.Sequence {
+		return false
+	}
+	switch r.Kind {
+	case report.Heartbeat:
+		return true
+	case report.Progress, report.Checkpoint:
+		return r.Kind == than.Kind
+	default:
+		return false // a stage was entered, whatever follows
+	}
+}
+
+// finish tells the request of a report, if it still waits, and gives the memory back. The lock is held.
+func (c *coalescer) finish(n *news, o outcome) {
+	c.bytes -= n.size
+	n.held.release()
+	n.done <- o
 }
 
 // run writes the batches of one Task until there is nothing left to write.
@@ -134,17 +208,22 @@ func (c *coalescer) flush(ctx context.Context, g *gathering) {
 	c.mu.Lock()
 	batch := g.batch
 	g.batch = nil
-	g.written = c.options.Clock.Now()
+	if len(batch) > 0 {
+		g.written = c.options.Clock.Now()
+	}
 	c.mu.Unlock()
+	if len(batch) == 0 {
+		return // all of it was dropped
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
 	defer cancel()
 	slices.SortStableFunc(batch, func(a, b *news) int { return cmp.Compare(a.report.Sequence, b.report.Sequence) })
 	outcomes, quiet := c.write(ctx, g, batch)
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	g.quiet, g.attempt = quiet, batch[len(batch)-1].report.Attempt
-	c.mu.Unlock()
 	for i, n := range batch {
-		n.done <- outcomes[i]
+		c.finish(n, outcomes[i])
 	}
 }
 
@@ -211,7 +290,8 @@ func (c *coalescer) decideOnKnown(g *gathering, batch []*news) (before, after *v
 	return before, after, outcomes
 }
 
-// worthKnowing is what is kept of a Task: what reports are decided on. Nothing is kept of one that takes no more reports.
+// worthKnowing is what is kept of a Task: what reports are decided on. Nothing is kept of one that takes no more reports. Its
+// checkpoint, which may be large, decides nothing: a new one is written whatever was there.
 func worthKnowing(t *v1alpha1.Task) *v1alpha1.Task {
 	if t.Status.Report != nil || meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionTerminating) {
 		return nil
@@ -221,7 +301,7 @@ func worthKnowing(t *v1alpha1.Task) *v1alpha1.Task {
 	known.Spec.Stages, known.Spec.HeartbeatTimeoutSeconds = t.Spec.Stages, t.Spec.HeartbeatTimeoutSeconds
 	s := &t.Status
 	known.Status = v1alpha1.TaskStatus{
-		State: s.State, Attempt: s.Attempt, Progress: s.Progress, Checkpoint: s.Checkpoint, Worker: s.Worker,
+		State: s.State, Attempt: s.Attempt, Progress: s.Progress, Worker: s.Worker,
 		History: make([]v1alpha1.Transition, min(1, len(s.History))), // whether there is one is all that counts
 	}
 	return known

@@ -124,6 +124,18 @@ func TestFinalReports(t *testing.T) {
 	}
 }
 
+// TestNullsAreKept: a null within result data is a value like any other.
+func TestNullsAreKept(t *testing.T) {
+	const data = `{"a":null,"b":1,"c":[1,null,{"x":null}],"d":{"e":null}}`
+	task := processing("mine")
+	w := newWorld(t, fakeClock(), nil, task)
+	r := reportOf(task, report.Succeeded, 1, func(r *report.Report) { r.Result = &report.ResultPayload{Data: json.RawMessage(data)} })
+	w.want(w.send(r, tokenOf("mine")), 200, "Stored")
+	if got := w.task("mine").Status.Report.Result.Data.Raw; string(got) != data {
+		t.Errorf("stored is %s, sent was %s", got, data)
+	}
+}
+
 // TestC27EarlierAttempt: the worker of an attempt that was given up is told so for good, and nothing of the current one
 // changes.
 func TestC27EarlierAttempt(t *testing.T) {

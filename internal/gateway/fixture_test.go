@@ -117,6 +117,9 @@ func (w *world) faulty() client.Client {
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			if !slices.Equal(review.Spec.Audiences, []string{v1alpha1.TokenAudience}) {
+				return fmt.Errorf("asked for audiences %v", review.Spec.Audiences)
+			}
 			review.Status = w.tokens[review.Spec.Token]
 			return nil
 		},
@@ -131,15 +134,18 @@ func (w *world) faulty() client.Client {
 			return c.Get(ctx, key, obj, opts...)
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			what := "patch " + sub
-			if p.Type() == types.JSONPatchType {
-				what = "news " + sub
+			what := "news " + sub
+			if body, err := p.Data(obj); err == nil && strings.Contains(string(body), "/metadata/resourceVersion") {
+				what = "patch " + sub // of a final report
+			}
+			if p.Type() != types.JSONPatchType {
+				return fmt.Errorf("a patch of type %s, in which a null may mean something else", p.Type())
 			}
 			if err := w.call(what); err != nil {
 				return err
 			}
 			err := c.SubResource(sub).Patch(ctx, obj, p, opts...)
-			if err != nil && p.Type() == types.JSONPatchType && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+			if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 				return apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("Task").GroupKind(), obj.GetName(), nil) // as the server says it
 			}
 			return err

@@ -1,7 +1,10 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -11,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -339,21 +343,225 @@ func TestWritesAreBounded(t *testing.T) {
 	}
 }
 
-// TestOneTaskCannotTakeAllPlaces: a worker that sends without end is told to wait.
-func TestOneTaskCannotTakeAllPlaces(t *testing.T) {
-	task := processing("mine")
-	w, clk := newsWorld(t, task)
+// TestOnePodCannotTakeAllPlaces: a worker that sends without end is told to wait, and others are not.
+func TestOnePodCannotTakeAllPlaces(t *testing.T) {
+	task, other := processing("mine"), processing("other")
+	clk := fakeClock()
+	w := newWorld(t, clk, nil, task, other)
 	w.want(w.send(reportOf(task, report.Progress, 1), tokenOf("mine")), 200, "Stored")
 	var held []<-chan answer
-	for i := range int64(maxHeld) {
+	for i := range int64(maxPerPod) {
 		held = append(held, w.start(reportOf(task, report.Progress, 2+i), tokenOf("mine")))
 	}
-	eventually(t, func() bool { return w.held(task) == maxHeld })
+	eventually(t, func() bool { return w.held(task) == maxPerPod })
 	w.want(w.send(reportOf(task, report.Progress, 100), tokenOf("mine")), http.StatusTooManyRequests, "TooManyRequests")
-	w.flush(clk, task, maxHeld)
+	w.want(w.send(reportOf(other, report.Progress, 1), tokenOf("other")), 200, "Stored")
+	w.flush(clk, task, maxPerPod)
 	for _, h := range held {
 		w.want(<-h, 200, "Stored")
 	}
+	if n := len(w.gateway.pods.now); n != 0 {
+		t.Errorf("%d pods are still counted", n)
+	}
+}
+
+// abandon gives the coalescer a report whose request gives up at once.
+func (w *world) abandon(task *v1alpha1.Task, r *report.Report) outcome {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	cancel()
+	held := newReservation(w.gateway.memory)
+	defer held.release()
+	if !held.grow(footprint(r)) {
+		return outcome{err: errBusy}
+	}
+	own := worker{
+		Namespace: namespace, TaskName: task.Name, TaskUID: task.UID, JobUID: jobUID(task, 1), PodUID: podUID(task, 1), Attempt: 1,
+	}
+	return w.gateway.news.take(ctx, &delivery{report: r, worker: own, received: w.clock.Now(), held: held})
+}
+
+// stuck is a world in which the writes of a Task do not come to an end until the test says so.
+func stuck(t *testing.T, change func(*Options), tasks ...*v1alpha1.Task) (w *world, goOn func()) {
+	t.Helper()
+	w = newWorld(t, fakeClock(), change, tasks...)
+	gate := make(chan struct{})
+	w.on(func(what string) error {
+		if what == "get Task" {
+			<-gate
+		}
+		return nil
+	})
+	goOn = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(goOn)
+	return w, goOn
+}
+
+// waiting tells how many reports of a Task wait beside those which are being written, and how many bytes all have.
+func (w *world) waiting(task *v1alpha1.Task) (n int, bytes int64) {
+	c := w.gateway.news
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.tasks[task.UID].batch), c.bytes
+}
+
+func sized(bytes int) func(*report.Report) {
+	return func(r *report.Report) { r.Checkpoint = json.RawMessage(`"` + strings.Repeat("x", bytes-2) + `"`) }
+}
+
+// TestAbandonedReports: while the API server does not answer, what is sent again and again is kept once, what says less than a
+// later report is not kept, and the memory is given back when all is over.
+func TestAbandonedReports(t *testing.T) {
+	task := processing("mine")
+	w, goOn := stuck(t, nil, task)
+	w.abandon(task, reportOf(task, report.Heartbeat, 1))
+	eventually(t, func() bool { return w.count("get Task") == 1 }) // this one is being written
+	for _, step := range []struct {
+		kind     report.Kind
+		sequence int64
+		want     int
+	}{
+		{report.Checkpoint, 2, 1},
+		{report.Checkpoint, 2, 1}, // tried again
+		{report.Checkpoint, 2, 1},
+		{report.Stage, 3, 2},
+		{report.Checkpoint, 4, 2}, // in the place of 2
+		{report.Progress, 5, 3},
+		{report.Heartbeat, 6, 4},
+		{report.Progress, 7, 3}, // in the place of 5 and 6
+		{report.Progress, 5, 4}, // comes again, and decides nothing
+	} {
+		r := reportOf(task, step.kind, step.sequence)
+		if step.kind == report.Checkpoint {
+			sized(16 << 10)(r)
+		}
+		if o := w.abandon(task, r); !errors.Is(o.err, errBusy) {
+			t.Errorf("%s %d: %+v", step.kind, step.sequence, o)
+		}
+		if n, bytes := w.waiting(task); n != step.want || bytes > 20<<10 {
+			t.Errorf("%s %d: %d reports with %d bytes wait, want %d", step.kind, step.sequence, n, bytes, step.want)
+		}
+	}
+	if w.gateway.memory.TryAcquire(DefaultMaxBodyMemory) {
+		t.Error("the memory of what waits was given back")
+		w.gateway.memory.Release(DefaultMaxBodyMemory)
+	}
+	goOn()
+	w.settle(task)
+	if s := w.task("mine").Status; s.Worker.Sequence != 7 || s.Progress.Stage != "resize" || len(s.Checkpoint.Data.Raw) != 16<<10 {
+		t.Errorf("stored is %+v", s)
+	}
+}
+
+// settle lets the time pass until nothing of a Task waits, and sees to it that all memory is free then.
+func (w *world) settle(task *v1alpha1.Task) {
+	w.t.Helper()
+	clk, ok := w.clock.(*clocktesting.FakeClock)
+	if !ok {
+		w.t.Fatal("the clock is a real one")
+	}
+	eventually(w.t, func() bool {
+		if clk.HasWaiters() {
+			clk.Step(DefaultWriteInterval)
+		}
+		w.gateway.news.mu.Lock()
+		defer w.gateway.news.mu.Unlock()
+		return !w.gateway.news.tasks[task.UID].running
+	})
+	if _, bytes := w.waiting(task); bytes != 0 {
+		w.t.Errorf("%d bytes are still counted", bytes)
+	}
+	if !w.gateway.memory.TryAcquire(w.gateway.options.MaxBodyMemory) {
+		w.t.Error("memory was not given back")
+	}
+}
+
+// TestWaitingReportsAreBounded: what waits has a number for each Task and a size for all, which leaves room for final reports.
+func TestWaitingReportsAreBounded(t *testing.T) {
+	const memory = 1 << 20
+	var tasks []*v1alpha1.Task
+	for i := range 10 {
+		tasks = append(tasks, processing(fmt.Sprint("t", i)))
+	}
+	w, goOn := stuck(t, func(o *Options) { o.MaxBodyMemory = memory }, tasks...)
+	for _, task := range tasks {
+		w.abandon(task, reportOf(task, report.Heartbeat, 1))
+	}
+	eventually(t, func() bool { return w.count("get Task") == DefaultMaxWrites })
+	for sequence := range int64(maxHeld + 4) {
+		w.abandon(tasks[0], reportOf(tasks[0], report.Stage, 2+sequence))
+	}
+	if n, _ := w.waiting(tasks[0]); n != maxHeld {
+		t.Errorf("%d reports of one Task wait, the limit is %d", n, maxHeld)
+	}
+	for _, task := range tasks[1:] {
+		for sequence := range int64(10) { // from the last to the first, so that none takes the place of another
+			w.abandon(task, reportOf(task, report.Checkpoint, 20-sequence, sized(16<<10)))
+		}
+	}
+	if _, bytes := w.waiting(tasks[0]); bytes < memory/2-(32<<10) || bytes > memory/2 {
+		t.Errorf("%d bytes wait, the limit is %d", bytes, memory/2)
+	}
+	goOn()
+	for _, task := range tasks {
+		eventually(t, func() bool { n, _ := w.waiting(task); return n == 0 || w.step() })
+	}
+	eventually(t, func() bool { _, bytes := w.waiting(tasks[0]); return bytes == 0 })
+	w.settle(tasks[0])
+}
+
+// step lets an interval pass where something waits for it. It is false.
+func (w *world) step() bool {
+	if clk, ok := w.clock.(*clocktesting.FakeClock); ok && clk.HasWaiters() {
+		clk.Step(DefaultWriteInterval)
+	}
+	return false
+}
+
+// TestCheckpointsAreNotKept: what is known of a Task between two writes is small, and a checkpoint is stored all the same.
+func TestCheckpointsAreNotKept(t *testing.T) {
+	task := processing("mine")
+	w, clk := newsWorld(t, task)
+	for sequence := range int64(3) {
+		r := reportOf(task, report.Checkpoint, sequence+1, sized(16<<10))
+		w.want(drive(t, clk, w.start(r, tokenOf("mine"))), 200, "Stored")
+		w.settle(task)
+		w.gateway.memory.Release(DefaultMaxBodyMemory)
+		known, err := json.Marshal(w.gateway.news.tasks[task.UID].known)
+		if err != nil || len(known) < 100 || len(known) > 4<<10 {
+			t.Errorf("%d bytes are kept: %v", len(known), err)
+		}
+	}
+	w.want(drive(t, clk, w.start(reportOf(task, report.Progress, 4), tokenOf("mine"))), 200, "Stored")
+	if c := w.task("mine").Status.Checkpoint; c == nil || len(c.Data.Raw) != 16<<10 {
+		t.Errorf("the checkpoint is %+v", c)
+	}
+	if n := w.count("get Task"); n != 1 {
+		t.Errorf("%d reads", n)
+	}
+}
+
+// TestTasksKnownAreBounded: there is room for so many; the one that has been silent for longest is forgotten.
+func TestTasksKnownAreBounded(t *testing.T) {
+	task := processing("mine")
+	w := newWorld(t, fakeClock(), nil, task)
+	c := w.gateway.news
+	now := w.clock.Now()
+	for i := range maxTasks {
+		c.tasks[types.UID(fmt.Sprint(i))] = &gathering{running: i == 7, used: now.Add(time.Duration(i-100) * time.Millisecond)}
+	}
+	delete(c.tasks, "0") // so that 7 would be among the first
+	c.tasks["oldest"] = &gathering{used: now.Add(-time.Second)}
+	w.want(w.send(reportOf(task, report.Progress, 1), tokenOf("mine")), 200, "Stored")
+	if c.tasks["oldest"] != nil || c.tasks["7"] == nil || c.tasks[task.UID] == nil || len(c.tasks) != maxTasks {
+		t.Errorf("%d Tasks are known, and not the right ones", len(c.tasks))
+	}
+	delete(c.tasks, task.UID)
+	c.tasks["more"] = &gathering{}
+	for _, g := range c.tasks {
+		g.running = true
+	}
+	w.want(w.send(reportOf(task, report.Progress, 2), tokenOf("mine")), http.StatusTooManyRequests, "TooManyRequests")
 }
 
 // TestForgetsTasks: what is known of a Task is not kept for ever.

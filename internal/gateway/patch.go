@@ -39,6 +39,32 @@ func newsPatch(before, after *v1alpha1.Task) (client.Patch, error) {
 		operation{"add", "/status/worker/heartbeatTime", is.Worker.HeartbeatTime},
 		operation{"add", "/status/worker/sequence", is.Worker.Sequence},
 	)
+	return jsonPatch(ops)
+}
+
+// finalPatch stores what a final report has changed, on the condition that the Task is the one that was read and has not
+// changed since. It is no merge patch, in which a null within a worker's data would mean that the member goes. It names what it
+// writes, so that a gateway which is older than the CRD drops no field that it does not know.
+func finalPatch(before, after *v1alpha1.Task) (client.Patch, error) {
+	was, is := &before.Status, &after.Status
+	ops := []operation{
+		{"test", "/metadata/uid", before.UID},
+		{"test", "/metadata/resourceVersion", before.ResourceVersion},
+	}
+	if equality.Semantic.DeepEqual(was, &v1alpha1.TaskStatus{}) {
+		// A Task that nobody has looked at yet has no status to add a member to.
+		return jsonPatch(append(ops, operation{"add", "/status", is}))
+	}
+	if !equality.Semantic.DeepEqual(was.Report, is.Report) {
+		ops = append(ops, operation{"add", "/status/report", is.Report})
+	}
+	if !equality.Semantic.DeepEqual(was.Conditions, is.Conditions) {
+		ops = append(ops, operation{"add", "/status/conditions", is.Conditions})
+	}
+	return jsonPatch(ops)
+}
+
+func jsonPatch(ops []operation) (client.Patch, error) {
 	body, err := json.Marshal(ops)
 	if err != nil {
 		return nil, err

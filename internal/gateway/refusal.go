@@ -33,6 +33,7 @@ var statusOf = map[report.Code]int{
 type refusal struct {
 	answer report.Answer
 	cause  error // for the log alone
+	quiet  bool  // strangers can bring it about, and shall not fill the log
 }
 
 func (r *refusal) Error() string {

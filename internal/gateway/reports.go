@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,6 +18,7 @@ type delivery struct {
 	report   *report.Report
 	worker   worker
 	received time.Time
+	held     *reservation // the memory that the report takes
 }
 
 // origin is where the report comes from, for the Task's status.
@@ -51,11 +53,6 @@ func (g *Gateway) serveReport(w http.ResponseWriter, req *http.Request) {
 // receive takes a request from its first line to the outcome of its report. The delivery is nil where the sender is not known
 // to be the worker that the report is about.
 func (g *Gateway) receive(w http.ResponseWriter, req *http.Request) (*delivery, outcome) {
-	if !g.slots.TryAcquire(1) {
-		closeAfter(w)
-		return nil, outcome{err: errBusy}
-	}
-	defer g.slots.Release(1)
 	d, release, err := g.admitDelivery(w, req)
 	defer release()
 	if err != nil {
@@ -72,33 +69,55 @@ func (g *Gateway) receive(w http.ResponseWriter, req *http.Request) (*delivery, 
 	return d, o
 }
 
-// admitDelivery reads a request: first who sends it, so that a stranger's body is not even read, then what it says.
-func (g *Gateway) admitDelivery(w http.ResponseWriter, req *http.Request) (*delivery, func(), error) {
+// admitDelivery reads a request: first who sends it, so that a stranger's body is not even read, then what it says. Only who is
+// known takes one of the places for requests, and of these each pod has a few. They are given back by release, which is never
+// nil.
+func (g *Gateway) admitDelivery(w http.ResponseWriter, req *http.Request) (d *delivery, release func(), err error) {
 	ctx, cancel := context.WithTimeout(req.Context(), g.options.RequestTimeout)
 	defer cancel()
-	release := func() {}
+	var taken places
 	token, err := admit(req)
 	if err != nil {
-		return nil, release, err
+		return nil, taken.leave, err
 	}
 	s, err := g.tokens.identify(ctx, token)
 	if err != nil {
-		return nil, release, err
+		return nil, taken.leave, err
 	}
+	if !g.slots.TryAcquire(1) {
+		return nil, taken.leave, errBusy
+	}
+	taken = append(taken, func() { g.slots.Release(1) })
+	if !g.pods.enter(s.PodUID) {
+		return nil, taken.leave, errBusy
+	}
+	taken = append(taken, func() { g.pods.leave(s.PodUID) })
 	own, err := g.workers.bind(ctx, s)
 	if err != nil {
-		return nil, release, err
+		return nil, taken.leave, err
 	}
-	body, release, err := g.readBody(w, req)
+	held := newReservation(g.memory)
+	taken = append(taken, held.release)
+	body, err := g.readBody(w, req, held)
 	if err != nil {
-		return nil, release, err
+		return nil, taken.leave, err
 	}
 	received := g.options.Clock.Now()
 	r, err := report.Parse(body)
 	if err != nil {
-		return nil, release, err
+		return nil, taken.leave, err
 	}
-	return &delivery{report: r, worker: own, received: received}, release, nil
+	held.shrink(footprint(r)) // the body itself is not needed any more
+	return &delivery{report: r, worker: own, received: received, held: held}, taken.leave, nil
+}
+
+// places are what a request has taken, as that which gives it back.
+type places []func()
+
+func (p places) leave() {
+	for _, f := range slices.Backward(p) {
+		f()
+	}
 }
 
 // closeAfter keeps the server from reading the rest of a request that was refused before its end, and a client from sending on.
@@ -150,12 +169,12 @@ func (g *Gateway) refused(d *delivery, err error) report.Answer {
 		}
 	}
 	switch {
-	case r.cause != nil && !errors.Is(r.cause, context.Canceled):
+	case r.cause != nil && !r.quiet && !errors.Is(r.cause, context.Canceled):
 		log.Error(r.cause, "A report could not be taken")
 	case d != nil:
 		log.Info("Refused a report", "why", r.answer.Message)
 	default:
-		log.V(1).Info("Refused a request", "why", r.answer.Message)
+		log.V(1).Info("Refused a request", "why", r.Error())
 	}
 	return r.answer
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,7 +59,8 @@ type Options struct {
 	// MaxRequests is how many requests are handled at once; more are refused with 429. A quarter of them is kept for final
 	// reports. Default 1000.
 	MaxRequests int
-	// MaxBodyMemory is how many bytes the bodies of all requests may have together; more are refused with 429. Default 24 MiB.
+	// MaxBodyMemory is how many bytes of bodies and of reports that wait to be written there may be together; more are refused
+	// with 429. Half of it is kept from those that wait. Default 24 MiB.
 	MaxBodyMemory int64
 	// MaxWrites is how many writes of what is not final run at once. Default 8.
 	MaxWrites int64
@@ -110,14 +112,16 @@ type Gateway struct {
 	workers *binder
 	news    *coalescer
 
-	slots     *semaphore.Weighted // requests at once
+	slots     *semaphore.Weighted // requests at once of senders that are known
 	newsSlots *semaphore.Weighted // those of them that are not final
-	memory    *semaphore.Weighted // bytes of bodies
+	pods      podCounter          // those of them of each pod
+	memory    *semaphore.Weighted // bytes of reports
 }
 
 // New makes a Gateway. Its metrics are registered at once, so a registerer takes one Gateway only.
 func New(o Options) *Gateway {
 	o.setDefaults()
+	o.MaxBodyMemory = max(o.MaxBodyMemory, 2*report.MaxBodyBytes)
 	m := newMetrics(o.Registerer)
 	g := &Gateway{
 		options: o,
@@ -127,21 +131,24 @@ func New(o Options) *Gateway {
 		workers: newBinder(o.Client, o.Clock),
 		news:    newCoalescer(&o),
 	}
+	g.pods.now = map[types.UID]int{}
 	requests := int64(o.MaxRequests)
 	g.slots = semaphore.NewWeighted(requests)
 	g.newsSlots = semaphore.NewWeighted(max(1, requests*3/4))
-	g.memory = semaphore.NewWeighted(max(o.MaxBodyMemory, report.MaxBodyBytes))
+	g.memory = semaphore.NewWeighted(o.MaxBodyMemory)
 	return g
 }
 
-// Handler serves the report endpoint, /healthz and /readyz.
+// Handler serves the report endpoint and nothing else: whoever wants another path is a stranger, whose connection is closed.
 func (g *Gateway) Handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc(ReportsPath, g.serveReport)
-	alive := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }
-	mux.HandleFunc("GET /healthz", alive)
-	mux.HandleFunc("GET /readyz", alive)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path != ReportsPath {
+			closeAfter(w)
+			http.NotFound(w, req)
+			return
+		}
+		g.serveReport(w, req)
+	})
 }
 
 // NewServer is an HTTP server for a handler that bounds what a client can cost. It speaks HTTP/1.1 alone: a worker has one
@@ -170,7 +177,7 @@ func Listen(ctx context.Context, address string, certificate GetCertificate) (ne
 	if err != nil {
 		return nil, err
 	}
-	return tls.NewListener(netutil.LimitListener(l, maxConnections), &tls.Config{
+	return tls.NewListener(netutil.LimitListener(newPerAddress(l, maxPerAddress), maxConnections), &tls.Config{
 		MinVersion: tls.VersionTLS12, GetCertificate: certificate, NextProtos: []string{"http/1.1"},
 	}), nil
 }
@@ -201,35 +208,30 @@ func bodyTooLarge() error {
 	}}
 }
 
-// readBody reads a body within its bounds. The memory that it takes is given back by release, which is never nil.
-func (g *Gateway) readBody(w http.ResponseWriter, req *http.Request) (body []byte, release func(), err error) {
-	size := req.ContentLength
-	if size < 0 {
-		size = report.MaxBodyBytes
-	}
-	if !g.memory.TryAcquire(size) {
-		return nil, func() {}, errBusy
-	}
-	release = func() { g.memory.Release(size) }
+// readBody reads a body within its bounds.
+func (g *Gateway) readBody(w http.ResponseWriter, req *http.Request, held *reservation) ([]byte, error) {
 	// A recorder in a test has no connection, hence no deadline.
 	control := http.NewResponseController(w)
 	deadline := g.options.Clock.Now().Add(g.options.BodyTimeout)
 	if err := control.SetReadDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, release, unavailable(err)
+		return nil, unavailable(err)
 	}
-	body, err = io.ReadAll(http.MaxBytesReader(w, req.Body, report.MaxBodyBytes))
+	body, err := io.ReadAll(metered{Reader: http.MaxBytesReader(w, req.Body, report.MaxBodyBytes), held: held})
 	var large *http.MaxBytesError
+	var refused *refusal
 	switch {
+	case errors.As(err, &refused):
+		return nil, err
 	case errors.As(err, &large):
-		return nil, release, bodyTooLarge()
+		return nil, bodyTooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, release, refuse(report.SlowRequest, "the body did not come in time")
+		return nil, refuse(report.SlowRequest, "the body did not come in time")
 	case err != nil:
-		return nil, release, refuse(report.InvalidReport, "the body could not be read")
+		return nil, refuse(report.InvalidReport, "the body could not be read")
 	}
 	// The deadline would otherwise end the request while its report waits to be written.
 	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, release, unavailable(err)
+		return nil, unavailable(err)
 	}
-	return body, release, nil
+	return body, nil
 }

@@ -28,9 +28,9 @@ var errCrowded = errors.New("others have changed the Task at each try")
 
 // takeFinal stores a final report: a live read, a decision, and a write that fails if the Task has changed since the read. So
 // the first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed. The
-// write is a patch with that resourceVersion, not an update: a gateway that is older than the CRD then drops no field that it
-// does not know.
+// write is finalPatch.
 func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
+	var faster error
 	for try := range maxTries {
 		if err := pause(ctx, g.options.Clock, try); err != nil {
 			return outcome{err: unavailable(err)}
@@ -44,22 +44,25 @@ func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 		if !changed {
 			return outcome{again: refused == nil, err: refused}
 		}
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		patch, err := finalPatch(before, task)
+		if err != nil {
+			return outcome{err: unavailable(err)}
+		}
 		err = g.options.Client.Status().Patch(ctx, task, patch, client.FieldOwner(FieldOwner))
 		switch {
 		case err == nil:
 			return outcome{stored: refused == nil, err: refused} // refused, and noted
-		case apierrors.IsConflict(err):
-			continue
+		case apierrors.IsConflict(err), apierrors.IsInvalid(err):
+			// A test of the patch has failed. An API server that calls the write itself invalid says the same, and goes on doing
+			// so. That ends below: the report was checked, and a refusal for good would lose it.
+			faster = err
 		case apierrors.IsNotFound(err):
 			return outcome{err: errGone}
 		default:
-			// An API server that calls the write invalid is in trouble, too: the report was checked, and a refusal for good
-			// would lose it.
 			return outcome{err: unavailable(err)}
 		}
 	}
-	return outcome{err: unavailable(errCrowded)}
+	return outcome{err: unavailable(errors.Join(errCrowded, faster))}
 }
 
 // readTask reads the Task of a worker live. Its errors are refusals.

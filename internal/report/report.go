@@ -355,7 +355,7 @@ func checkJSON(field string, value *json.RawMessage, limit int) error {
 	if err := checkNumbers(compact.Bytes()); err != nil {
 		return wrong(field, "%s", err.Error())
 	}
-	*value = compact.Bytes()
+	*value = bytes.Clone(compact.Bytes()) // without the room for all the white space
 	return nil
 }
 

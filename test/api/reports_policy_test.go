@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -81,6 +84,12 @@ func TestReportsC68OnlyTheControllerMovesATask(t *testing.T) {
 	t.Parallel()
 	env := newBareEnv(t)
 	task, pod := processing(t, env, "guarded")
+	task = changeStatus(t, env, task, func(task *v1alpha1.Task) {
+		task.Status.LastHandledRetry = &v1alpha1.HandledRetry{RequestedAt: "1", Outcome: v1alpha1.RetryAccepted}
+	})
+	if task.Status.RunStartTime == nil {
+		t.Fatal("the Task has no runStartTime to protect")
+	}
 	installPolicy(t, env)
 	now := metav1.NewMicroTime(time.Now())
 	gatewayClient := as(t, env, gatewayUser)
@@ -120,6 +129,10 @@ func TestReportsC68OnlyTheControllerMovesATask(t *testing.T) {
 		"nextRetryTime":            {change: func(s *v1alpha1.TaskStatus) { s.NextRetryTime = &now }},
 		"result":                   {change: func(s *v1alpha1.TaskStatus) { s.Result = &v1alpha1.TaskResult{URL: "a:b"} }},
 		"syncLagMilliseconds":      {change: func(s *v1alpha1.TaskStatus) { s.SyncLagMilliseconds = ptr.To[int64](1) }},
+		"runStartTime":             {change: func(s *v1alpha1.TaskStatus) { s.RunStartTime = &now }},
+		"no runStartTime":          {change: func(s *v1alpha1.TaskStatus) { s.RunStartTime = nil }},
+		"lastHandledRetry":         {change: func(s *v1alpha1.TaskStatus) { s.LastHandledRetry.RequestedAt = "other" }},
+		"no lastHandledRetry":      {change: func(s *v1alpha1.TaskStatus) { s.LastHandledRetry = nil }},
 		"worker":                   {change: func(s *v1alpha1.TaskStatus) { s.Worker = nil }},
 		"worker.jobUID":            {change: func(s *v1alpha1.TaskStatus) { s.Worker.JobUID = "x" }},
 		"worker.podUID":            {change: func(s *v1alpha1.TaskStatus) { s.Worker.PodUID = "" }},
@@ -130,6 +143,9 @@ func TestReportsC68OnlyTheControllerMovesATask(t *testing.T) {
 		"condition ReportMismatch": {change: condition(v1alpha1.ConditionReportMismatch), open: true},
 		"worker.heartbeatTime":     {change: func(s *v1alpha1.TaskStatus) { s.Worker.HeartbeatTime, s.Worker.Sequence = &now, 7 }, open: true},
 		"progress":                 {change: func(s *v1alpha1.TaskStatus) { s.Progress = &v1alpha1.TaskProgress{Percent: ptr.To[int32](9)} }, open: true},
+		"checkpoint": {change: func(s *v1alpha1.TaskStatus) {
+			s.Checkpoint = &v1alpha1.TaskCheckpoint{Data: apiextensionsv1.JSON{Raw: []byte(`{"a":null}`)}, Attempt: 1, UpdateTime: now}
+		}, open: true},
 		"the first report": {change: func(s *v1alpha1.TaskStatus) {
 			s.Report = &v1alpha1.FinalReport{Attempt: 1, Sequence: 1, Outcome: v1alpha1.ReportFailed, Source: v1alpha1.FromGateway, ReceivedTime: now}
 		}, open: true},
@@ -174,4 +190,70 @@ func TestReportsC68OnlyTheControllerMovesATask(t *testing.T) {
 	}
 	// The spec and the metadata are not the policy's affair.
 	env.Touch(task)
+}
+
+// TestReportsC68EachAttemptHasItsReport: the report of an earlier attempt gives way to that of the current one, which then stays.
+func TestReportsC68EachAttemptHasItsReport(t *testing.T) {
+	t.Parallel()
+	env := newBareEnv(t)
+	task, pod := processing(t, env, "twice")
+	wantPost(t, gatewayFor(t, env, nil), reportFor(task, report.Failed, 1), workerToken(t, env, pod), 200, "Stored")
+	earlier := env.Get(task).Status.Report
+	secondPod := workerOf(t, env, task, 2)
+	task = changeStatus(t, env, task, func(task *v1alpha1.Task) {
+		_, err := lifecycle.End(task, lifecycle.Ending{Event: lifecycle.Fail, Reason: v1alpha1.ReasonNonZeroExitCode}, lifecycle.Facts{WorkerStopped: true}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	task = changeStatus(t, env, task, func(task *v1alpha1.Task) {
+		if err := lifecycle.Again(task, lifecycle.Facts{BackoffOver: true, WorkerStopped: true}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		lifecycle.Begin(task, "twice-2", time.Now())
+		task.Status.Worker.JobUID = metav1.GetControllerOf(secondPod).UID
+		task.Status.Report = earlier // as an operator may leave it that does not clear it
+	})
+	if r := task.Status.Report; r == nil || r.Attempt != 1 || task.Status.Attempt != 2 {
+		t.Fatalf("attempt %d runs beside report %+v", task.Status.Attempt, r)
+	}
+	installPolicy(t, env)
+	gatewayClient := as(t, env, gatewayUser)
+	testenv.Eventually(t, func(context.Context) error {
+		changed := env.Get(task)
+		changed.Status.Message = "other"
+		if err := gatewayClient.Status().Update(t.Context(), changed, client.DryRunAll); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("not refused: %w", err)
+		}
+		return nil
+	})
+	handler, token := gatewayFor(t, env, func(o *gateway.Options) { o.Client = gatewayClient }), workerToken(t, env, secondPod)
+	final := reportFor(task, report.Succeeded, 1)
+	final.Attempt = 2
+	wantPost(t, handler, final, token, 200, "Stored")
+	changed := env.Get(task)
+	changed.Status.Report.Outcome = v1alpha1.ReportFailed
+	if err := gatewayClient.Status().Update(t.Context(), changed, client.DryRunAll); !apierrors.IsForbidden(err) {
+		t.Errorf("the report of the current attempt can be changed: %v", err)
+	}
+}
+
+// TestReportsPolicyNamesOneAccount: who installs elsewhere changes this one expression, as docs/gateway.md says.
+func TestReportsPolicyNamesOneAccount(t *testing.T) {
+	var policy admissionregistrationv1.ValidatingAdmissionPolicy
+	readManifest(t, &policy, "policy", "task_status_policy.yaml")
+	want := []admissionregistrationv1.MatchCondition{
+		{Name: "not-the-controller", Expression: fmt.Sprintf("request.userInfo.username != %q", controllerUser)},
+	}
+	if diff := cmp.Diff(want, policy.Spec.MatchConditions); diff != "" {
+		t.Errorf("match conditions (-want +got):\n%s", diff)
+	}
+	policy.Spec.MatchConditions = nil
+	text, err := yaml.Marshal(policy.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "serviceaccount") || strings.Contains(string(text), "taskwarden-") {
+		t.Errorf("an account is named in another place:\n%s", text)
+	}
 }

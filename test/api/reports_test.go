@@ -149,6 +149,13 @@ func wantPost(t *testing.T, handler http.Handler, r *report.Report, token string
 	}
 }
 
+// forged is a token whose claims are right and whose signature is not. The API server's answer is that to a token which it could
+// not check.
+func forged(token string) string {
+	claims, signature := token[:strings.LastIndex(token, ".")+1], token[strings.LastIndex(token, ".")+1:]
+	return claims + strings.Repeat("A", len(signature))
+}
+
 // TestReportsC68Tokens sends a final report with every kind of token but the right one, then with that.
 func TestReportsC68Tokens(t *testing.T) {
 	t.Parallel()
@@ -169,15 +176,15 @@ func TestReportsC68Tokens(t *testing.T) {
 		status int
 		code   string
 	}{
-		"none":                   {token: "", status: http.StatusUnauthorized, code: "Unauthenticated"},
-		"forged":                 {token: "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.", status: http.StatusUnauthorized, code: "Unauthenticated"},
-		"tampered with":          {token: workerToken(t, env, pod)[:200] + "x" + workerToken(t, env, pod)[201:], status: http.StatusUnauthorized, code: "Unauthenticated"},
-		"for the API server":     {token: tokenFor(t, env, pod, "https://kubernetes.default.svc"), status: http.StatusUnauthorized, code: "Unauthenticated"},
-		"for somebody else":      {token: tokenFor(t, env, pod, "vault"), status: http.StatusUnauthorized, code: "Unauthenticated"},
-		"of no pod":              {token: tokenFor(t, env, nil, v1alpha1.TokenAudience), status: http.StatusForbidden, code: "Forbidden"},
-		"of another Task's pod":  {token: workerToken(t, env, otherPod), status: http.StatusForbidden, code: "Forbidden"},
-		"of a pod with labels":   {token: workerToken(t, env, lone), status: http.StatusForbidden, code: "Forbidden"},
-		"of another namespace's": {token: workerToken(t, elsewhere, strangersPod), status: http.StatusForbidden, code: "Forbidden"},
+		"none":                    {token: "", status: http.StatusUnauthorized, code: "Unauthenticated"},
+		"forged":                  {token: "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.", status: http.StatusUnauthorized, code: "Unauthenticated"},
+		"with a forged signature": {token: forged(workerToken(t, env, pod)), status: http.StatusServiceUnavailable, code: "Unavailable"},
+		"for the API server":      {token: tokenFor(t, env, pod, "https://kubernetes.default.svc"), status: http.StatusUnauthorized, code: "Unauthenticated"},
+		"for somebody else":       {token: tokenFor(t, env, pod, "vault"), status: http.StatusUnauthorized, code: "Unauthenticated"},
+		"of no pod":               {token: tokenFor(t, env, nil, v1alpha1.TokenAudience), status: http.StatusForbidden, code: "Forbidden"},
+		"of another Task's pod":   {token: workerToken(t, env, otherPod), status: http.StatusForbidden, code: "Forbidden"},
+		"of a pod with labels":    {token: workerToken(t, env, lone), status: http.StatusForbidden, code: "Forbidden"},
+		"of another namespace's":  {token: workerToken(t, elsewhere, strangersPod), status: http.StatusForbidden, code: "Forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) { wantPost(t, handler, success, c.token, c.status, c.code) })
 	}
@@ -193,7 +200,7 @@ func TestReportsC68Tokens(t *testing.T) {
 	// A token ends with its pod. What the API server and this gateway remember of it is given time to pass.
 	mustDelete(t, env, pod, client.GracePeriodSeconds(0))
 	testenv.Eventually(t, func(context.Context) error {
-		if status, code := post(t, gatewayFor(t, env, nil), success, token); status != http.StatusUnauthorized && status != http.StatusForbidden {
+		if status, code := post(t, gatewayFor(t, env, nil), success, token); status < http.StatusBadRequest {
 			return fmt.Errorf("answered with %d %s", status, code)
 		}
 		return nil
@@ -447,6 +454,58 @@ func TestReportsC44LargestReports(t *testing.T) {
 		if _, what := post(t, handler, r, token); what != want {
 			t.Errorf("depth %d: %s, want %s", depth, what, want)
 		}
+	}
+}
+
+// TestReportsNullsAreKept: a null within what a worker leaves is a value like any other, in an object, in an array and deeper.
+func TestReportsNullsAreKept(t *testing.T) {
+	t.Parallel()
+	env := newBareEnv(t)
+	const data = `{"a":null,"b":[1,null,{"c":null}],"d":{"e":null,"f":[[null]]},"g":{}}`
+	same := func(what string, raw []byte) {
+		t.Helper()
+		var want, got any
+		if err := json.Unmarshal([]byte(data), &want); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(raw, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-sent +stored):\n%s", what, diff)
+		}
+	}
+	task, pod := processing(t, env, "nulls")
+	token, handler := workerToken(t, env, pod), gatewayFor(t, env, nil)
+	for sequence := range int64(2) { // also where something is there before
+		r := reportFor(task, report.Checkpoint, sequence+1)
+		r.Checkpoint = json.RawMessage(data)
+		wantPost(t, handler, r, token, 200, "Stored")
+		same("checkpoint", env.Get(task).Status.Checkpoint.Data.Raw)
+	}
+	final := reportFor(task, report.Succeeded, 3)
+	final.Result = &report.ResultPayload{Data: json.RawMessage(data)}
+	wantPost(t, handler, final, token, 200, "Stored")
+	same("result data", env.Get(task).Status.Report.Result.Data.Raw)
+	// A mismatch is noted beside it, and the data stays.
+	wantPost(t, handler, reportFor(task, report.Failed, 4), token, http.StatusConflict, "OutcomeRecorded")
+	got := env.Get(task).Status
+	if !meta.IsStatusConditionTrue(got.Conditions, v1alpha1.ConditionReportMismatch) {
+		t.Errorf("conditions are %+v", got.Conditions)
+	}
+	same("result data after a mismatch", got.Report.Result.Data.Raw)
+}
+
+// TestReportsBeforeTheOperator stores a final report in a Task that has no status at all yet.
+func TestReportsBeforeTheOperator(t *testing.T) {
+	t.Parallel()
+	env := newBareEnv(t)
+	task := env.Create(builders.Task("early").Obj())
+	pod := workerOf(t, env, task, 1)
+	token, handler := workerToken(t, env, pod), gatewayFor(t, env, nil)
+	wantPost(t, handler, reportFor(task, report.Succeeded, 1), token, 200, "Stored")
+	if r := env.Get(task).Status.Report; r == nil || r.Outcome != v1alpha1.ReportSucceeded || r.PodUID != pod.UID {
+		t.Errorf("stored is %+v", r)
 	}
 }
 
