@@ -26,6 +26,8 @@ const (
 	defaultHeartbeatInterval = time.Minute
 	// maxUnread is how long heartbeats are answered without a look at the Task: so late may a worker learn that it should stop.
 	maxUnread = 10 * time.Second
+	// maxRest is the longest rest after a write; it is as long as the write was.
+	maxRest = 2 * time.Second
 	// maxHeld is how many reports of one Task may wait for its next write.
 	maxHeld = 16
 	// forgetAfter is how long a Task of which nothing is heard is remembered.
@@ -84,11 +86,31 @@ func (c *coalescer) take(ctx context.Context, d *delivery) outcome {
 	case o := <-n.done:
 		return o
 	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.Canceled) {
+			c.withdraw(n)
+			return outcome{err: errLeft}
+		}
 		// It may still be written; another try is then answered as one that is known.
 		c.mu.Lock()
 		n.abandoned = true
 		c.mu.Unlock()
 		return outcome{err: errBusy}
+	}
+}
+
+// withdraw drops what its sender no longer waits for, a final report has overtaken it, say, unless it is being written already. A stage
+// was entered and a checkpoint left, whatever follows.
+func (c *coalescer) withdraw(n *news) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n.abandoned = true
+	g := c.tasks[n.worker.TaskUID]
+	if g == nil || n.report.Kind != report.Progress && n.report.Kind != report.Heartbeat {
+		return
+	}
+	if i := slices.Index(g.batch, n); i >= 0 {
+		g.batch = slices.Delete(g.batch, i, i+1)
+		c.finish(n, outcome{err: errLeft})
 	}
 }
 
@@ -198,7 +220,10 @@ func (c *coalescer) run(ctx context.Context, g *gathering) {
 		c.mu.Unlock()
 		_ = wait(ctx, c.options.Clock, due.Sub(c.options.Clock.Now())) // the context has no end
 		_ = c.writes.Acquire(ctx, 1)
+		began := c.options.Clock.Now()
 		c.flush(ctx, g)
+		// The slower the API server, the longer the rest: it has final reports and the controller to serve.
+		_ = wait(ctx, c.options.Clock, min(c.options.Clock.Since(began), maxRest))
 		c.writes.Release(1)
 	}
 }
@@ -251,6 +276,9 @@ func (c *coalescer) write(ctx context.Context, g *gathering, batch []*news) (out
 				return ignored(outcomes), c.unread(due)
 			}
 		}
+		c.mu.Lock()
+		g.written = c.options.Clock.Now() // what came before may have taken a while
+		c.mu.Unlock()
 		err := c.patch(ctx, before, after)
 		switch {
 		case err == nil:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,7 +60,7 @@ func TestNewsIsStored(t *testing.T) {
 	got := w.task("mine")
 	want := task.DeepCopy()
 	want.Status.Progress = &v1alpha1.TaskProgress{
-		Percent: ptr.To[int32](50), Stage: "resize", EstimatedRemainingSeconds: ptr.To[int64](60), UpdateTime: at, AdvanceTime: at, StageTime: at,
+		Percent: ptr.To[int32](50), FurthestBasisPoints: ptr.To[int32](4000), Stage: "resize", EstimatedRemainingSeconds: ptr.To[int64](60), UpdateTime: at, AdvanceTime: at, StageTime: at,
 	}
 	want.Status.Checkpoint = &v1alpha1.TaskCheckpoint{Data: apiextensionsv1.JSON{Raw: []byte(`{"at":1}`)}, Attempt: 1, UpdateTime: *at}
 	want.Status.Worker.HeartbeatTime, want.Status.Worker.Sequence = at, 3
@@ -368,8 +369,14 @@ func TestOnePodCannotTakeAllPlaces(t *testing.T) {
 // abandon gives the coalescer a report whose request gives up at once.
 func (w *world) abandon(task *v1alpha1.Task, r *report.Report) outcome {
 	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
-	cancel()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 0)
+	defer cancel()
+	return w.sendWithin(ctx, task, r)
+}
+
+// sendWithin sends a report that is waited for until the context ends.
+func (w *world) sendWithin(ctx context.Context, task *v1alpha1.Task, r *report.Report) outcome {
+	w.t.Helper()
 	held := newReservation(w.gateway.memory)
 	defer held.release()
 	if !held.grow(footprint(r)) {
@@ -450,6 +457,36 @@ func TestAbandonedReports(t *testing.T) {
 	w.settle(task)
 	if s := w.task("mine").Status; s.Worker.Sequence != 7 || s.Progress.Stage != "resize" || len(s.Checkpoint.Data.Raw) != 16<<10 {
 		t.Errorf("stored is %+v", s)
+	}
+}
+
+// TestWithdrawnReports: a sidecar that no longer waits for its progress, since a final report goes first, has taken it back; it is no
+// refusal. What has happened, a stage or a checkpoint, stays.
+func TestWithdrawnReports(t *testing.T) {
+	task := processing("mine")
+	w, goOn := stuck(t, nil, task)
+	w.abandon(task, reportOf(task, report.Heartbeat, 1))
+	eventually(t, func() bool { return w.count("get Task") == 1 }) // this one is being written
+	left, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, step := range []struct {
+		kind report.Kind
+		want int
+	}{{report.Progress, 0}, {report.Heartbeat, 0}, {report.Stage, 1}, {report.Checkpoint, 2}} {
+		if o := w.sendWithin(left, task, reportOf(task, step.kind, int64(2+step.want))); !errors.Is(o.err, errLeft) {
+			t.Errorf("%s: %+v", step.kind, o)
+		}
+		if n, _ := w.waiting(task); n != step.want {
+			t.Errorf("after a %s was withdrawn %d reports wait, want %d", step.kind, n, step.want)
+		}
+	}
+	goOn()
+	w.settle(task)
+	if code := w.gateway.refused(nil, errLeft).Code; testutil.CollectAndCount(w.gateway.metrics.refused) == 0 || code != report.Unavailable {
+		t.Errorf("code %s", code)
+	}
+	if n := testutil.ToFloat64(w.gateway.metrics.refused.WithLabelValues(string(report.Unavailable))); n != 0 {
+		t.Errorf("counted as %v refusals", n)
 	}
 }
 

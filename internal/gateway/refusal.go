@@ -54,6 +54,7 @@ var (
 	errForbidden       = refuse(report.Forbidden, "the token is not that of a worker pod of this attempt")
 	errUnauthenticated = refuse(report.Unauthenticated, "a valid token for audience taskwarden is needed")
 	errGone            = refuse(report.AttemptClosed, "the Task is gone")
+	errLeft            = refuse(report.Unavailable, "the sender no longer waits")
 	errBusy            = refuse(report.TooManyRequests, "too many requests at once, try again")
 )
 

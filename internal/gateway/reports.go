@@ -159,7 +159,9 @@ func (g *Gateway) observeSkew(d *delivery) {
 // line in the log by default: strangers could fill it.
 func (g *Gateway) refused(d *delivery, err error) report.Answer {
 	r := refusalOf(err)
-	g.metrics.refused.WithLabelValues(string(r.answer.Code)).Inc()
+	if !errors.Is(err, errLeft) { // nobody was refused anything
+		g.metrics.refused.WithLabelValues(string(r.answer.Code)).Inc()
+	}
 	log := g.options.Log.WithValues("code", r.answer.Code)
 	if d != nil {
 		log = log.WithValues("namespace", d.worker.Namespace, "task", d.worker.TaskName, "attempt", d.report.Attempt,

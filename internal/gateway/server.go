@@ -31,7 +31,7 @@ const (
 	DefaultMaxClockSkew   = 15 * time.Minute
 	DefaultMaxRequests    = 1000
 	DefaultMaxBodyMemory  = 24 << 20
-	DefaultMaxWrites      = 8
+	DefaultMaxWrites      = 4
 	DefaultWriteInterval  = 2 * time.Second
 	DefaultBodyTimeout    = 10 * time.Second
 	DefaultRequestTimeout = 8 * time.Second
@@ -62,7 +62,7 @@ type Options struct {
 	// MaxBodyMemory is how many bytes of bodies and of reports that wait to be written there may be together; more are refused
 	// with 429. Half of it is kept from those that wait. Default 24 MiB.
 	MaxBodyMemory int64
-	// MaxWrites is how many writes of what is not final run at once. Default 8.
+	// MaxWrites is how many writes of what is not final run at once. Default 4.
 	MaxWrites int64
 	// WriteInterval is the least time between two writes to one Task of what is not final. Default 2 seconds.
 	WriteInterval time.Duration
