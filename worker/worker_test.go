@@ -375,7 +375,8 @@ func TestDoesNotGiveUp(t *testing.T) {
 	s := newSidecar(t)
 	asked := 0
 	s.answer = func(string) (int, report.Answer) {
-		if asked++; asked%2 == 1 {
+		asked++
+		if asked%2 == 1 {
 			return http.StatusServiceUnavailable, report.Answer{Code: report.Unavailable}
 		}
 		return http.StatusAccepted, report.Answer{Outcome: report.Queued}

@@ -35,7 +35,8 @@ func (c *podCounter) enter(pod types.UID) bool {
 func (c *podCounter) leave(pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now[pod]--; c.now[pod] == 0 {
+	c.now[pod]--
+	if c.now[pod] == 0 {
 		delete(c.now, pod)
 	}
 }

@@ -50,7 +50,8 @@ func (l *perAddress) enter(host string) bool {
 func (l *perAddress) leave(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open[host]--; l.open[host] == 0 {
+	l.open[host]--
+	if l.open[host] == 0 {
 		delete(l.open, host)
 	}
 }

@@ -98,7 +98,8 @@ func (n *Note) Encode(limit int) []byte {
 		if err != nil || len(text) > limit {
 			return nil
 		}
-		front = append(text, '\n')
+		text = append(text, '\n')
+		front = text
 	}
 	for _, cut := range []func(*Note) string{cutNothing, cutData, cutSpoolError, cutURLs, cutMessages} {
 		if name := cut(&short); name != "" {

@@ -20,8 +20,7 @@ import (
 )
 
 const usage = `usage: sh -c SCRIPT [NAME [ARGUMENT...]]
-       sh FILE [ARGUMENT...]
-`
+       sh FILE [ARGUMENT...]`
 
 const (
 	exitUsage      = 2
@@ -137,7 +136,7 @@ func cat(shell interp.HandlerContext, paths []string) error {
 			return err
 		}
 		_, err = io.Copy(shell.Stdout, f)
-		if err = errors.Join(err, f.Close()); err != nil {
+		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
 	}
