@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -196,4 +198,71 @@ func TestTimeoutsOfSilence(t *testing.T) {
 		wantReason(t, done, reason)
 		wantAttempts(t, done, reason)
 	}
+}
+
+// TestC13ReportWithoutWatches: the watches of pods and Jobs say nothing any more. A final report ends its Task all the same, and a report
+// that came while the watch of Tasks was silent is seen when that is taken up again.
+func TestC13ReportWithoutWatches(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	addGateway(t, env)
+	var tasks []*v1alpha1.Task
+	var pods []*corev1.Pod
+	for i := range 2 {
+		one := env.Create(builders.Task(fmt.Sprint("unwatched-", i)).Sidecar().Obj())
+		tasks, pods = append(tasks, one), append(pods, env.Kubelet.Run(env.Kubelet.WaitPod(one, 1)))
+		env.WaitState(one, v1alpha1.StateProcessing)
+	}
+	thawPods, thawJobs := env.Faults.FreezeWatch("pods"), env.Faults.FreezeWatch("jobs")
+	reportBy(t, env, tasks[0], pods[0], &report.Report{Sequence: 1, Kind: report.Succeeded})
+	env.WaitState(tasks[0], v1alpha1.StateSucceeded)
+	thawTasks := env.Faults.FreezeWatch("tasks")
+	reportBy(t, env, tasks[1], pods[1], &report.Report{Sequence: 1, Kind: report.Succeeded})
+	env.Quiet(500 * time.Millisecond)
+	if got := env.Get(tasks[1]).Status.State; got != v1alpha1.StateProcessing {
+		t.Errorf("state %s: the watch was not silent", got)
+	}
+	thawTasks()
+	env.Faults.CutWatch("tasks")
+	env.WaitState(tasks[1], v1alpha1.StateSucceeded)
+	thawPods()
+	thawJobs()
+	for _, pod := range pods {
+		env.Kubelet.Exit(pod, testenv.Exit{})
+	}
+}
+
+// TestC07LateWordOfALostWorker: its node is lost, and its attempt closed for that. When the node comes back, what the worker says changes
+// nothing.
+func TestC07LateWordOfALostWorker(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t, testenv.WithClock(clocktesting.NewFakeClock(time.Now())))
+	addGateway(t, env)
+	one := env.Create(builders.Task("lost").Sidecar().Retry(1).FastBackoff().HeartbeatTimeout(time.Minute).Obj())
+	pod := env.Kubelet.Run(env.Kubelet.WaitPod(one, 1))
+	env.WaitState(one, v1alpha1.StateProcessing)
+	env.Kubelet.Unreachable(pod)
+	env.Step(time.Minute + time.Second)
+	env.WaitCondition(one, v1alpha1.ConditionTerminating, metav1.ConditionTrue, v1alpha1.ReasonHeartbeatTimeout)
+	env.Waive(1, "one-worker", "the first worker is lost and runs on")
+	env.Step(10 * time.Minute)
+	env.WaitCondition(one, v1alpha1.ConditionWorkerStopped, metav1.ConditionUnknown, v1alpha1.ReasonWorkerLost)
+	env.Step(2 * time.Second)
+	next := env.Kubelet.Run(env.Kubelet.WaitPod(one, 2))
+	env.WaitTask(one, func(t *v1alpha1.Task) error {
+		if t.Status.Attempt != 2 || t.Status.State != v1alpha1.StateProcessing {
+			return fmt.Errorf("state %s in attempt %d", t.Status.State, t.Status.Attempt)
+		}
+		return nil
+	})
+	before := env.Get(one)
+	late := &report.Report{TaskID: string(one.UID), Attempt: 1, Sequence: 9, Kind: report.Succeeded}
+	changed, err := lifecycle.Take(before.DeepCopy(), late, lifecycle.Origin{PodUID: pod.UID, Source: v1alpha1.FromGateway}, time.Minute, env.Clock.Now())
+	var refused *lifecycle.ReportRefusedError
+	if changed || !errors.As(err, &refused) || refused.Code != report.AttemptClosed {
+		t.Errorf("changed %v, error %v", changed, err)
+	}
+	env.Kubelet.Exit(pod, testenv.Exit{})
+	env.Kubelet.Exit(next, testenv.Exit{})
+	env.WaitState(one, v1alpha1.StateSucceeded)
 }
