@@ -13,9 +13,9 @@ COPY cmd/ cmd/
 COPY controllers/ controllers/
 COPY internal/ internal/
 RUN CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH} \
-    go build -trimpath -ldflags "-s -w" -o /taskwarden ./cmd/taskwarden
+    go build -trimpath -ldflags "-s -w" -o / ./cmd/taskwarden ./cmd/taskwarden-reporter
 
 FROM gcr.io/distroless/static:nonroot
-COPY --from=build /taskwarden /taskwarden
+COPY --from=build /taskwarden /taskwarden-reporter /
 USER 65532:65532
 ENTRYPOINT ["/taskwarden"]

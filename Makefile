@@ -60,9 +60,9 @@ build: ## Build the operator into bin/taskwarden.
 images: $(BIN)/cluster ## Build the images of the operator and of the example workers as tar files, without Docker.
 	@$(say) "building images into .run/images"
 	@mkdir -p $(RUN)/images
-	$(BIN)/cluster image --package ./cmd/taskwarden --dir . --tag $(IMG) -o $(RUN)/images/taskwarden.tar
+	$(BIN)/cluster image --package ./cmd/taskwarden --package ./cmd/taskwarden-reporter --dir . --tag $(IMG) -o $(RUN)/images/taskwarden.tar
 	$(BIN)/cluster image --package ./cmd/imaging --package ./cmd/worker --dir examples/imaging --tag $(IMAGING_IMG) \
-		--file examples/imaging/testdata/landscape.png:/pictures/landscape.png -o $(RUN)/images/imaging.tar
+		--package ./cmd/sh --file examples/imaging/testdata/landscape.png:/pictures/landscape.png -o $(RUN)/images/imaging.tar
 
 .PHONY: clean
 clean: ## Delete what was built here. The cache of the local cluster stays.
@@ -176,6 +176,13 @@ bench: $(BIN)/cluster ## Compare Tasks with plain Jobs on simulated nodes; print
 	$(say) "benchmark"
 	TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./test/bench $(BENCH_ARGS)
 
+.PHONY: bench-reports
+bench-reports: $(BIN)/cluster ## Measure how the reports of 500 workers arrive, also when the gateways fail; prints one JSON line for each figure.
+	@$(say) "building the local cluster with simulated nodes"
+	$(BIN)/cluster build --with kwok >/dev/null
+	$(say) "benchmark of reports"
+	TASKWARDEN_CLUSTER_BIN=$(BIN)/cluster go run ./test/benchreports $(BENCH_ARGS)
+
 ##@ See it run
 
 .PHONY: demo
@@ -211,6 +218,7 @@ deploy: ## Install the operator (image IMG) into the cluster that KUBECTL talks 
 	$(KUBECTL) apply -k $(RUN)/deploy
 	$(KUBECTL) wait --for=condition=Established crd/tasks.taskwarden.dev --timeout 1m
 	$(KUBECTL) --namespace taskwarden-system rollout status deployment/taskwarden-controller --timeout 3m
+	$(KUBECTL) --namespace taskwarden-system rollout status deployment/taskwarden-gateway --timeout 3m
 
 .PHONY: undeploy
 undeploy: ## Remove the operator, the CRD and with it ALL Tasks from the cluster that KUBECTL talks to.

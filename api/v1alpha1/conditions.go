@@ -24,6 +24,9 @@ const (
 	ConditionDeadLettered = "DeadLettered"
 	// ConditionReportMismatch is True when the worker's word came after an outcome was stored and contradicts it.
 	ConditionReportMismatch = "ReportMismatch"
+	// ConditionResultUndelivered is True when the outcome of an attempt is known and something that its worker has reported with it
+	// could not be delivered; the message says what.
+	ConditionResultUndelivered = "ResultUndelivered"
 )
 
 // Reasons why a Task is where it is while it goes on. They stand in status.reason and in condition Reconciling.
@@ -36,8 +39,12 @@ const (
 	ReasonContainerWaiting = "ContainerWaiting"
 	// ReasonWorkerRunning: the worker container runs.
 	ReasonWorkerRunning = "WorkerRunning"
+	// ReasonAwaitingReport: the worker has exited, and its sidecar may still deliver a final report of it.
+	ReasonAwaitingReport = "AwaitingReport"
 	// ReasonCreatePending: the worker Job could not be created yet; the message has the API server's text.
 	ReasonCreatePending = "CreatePending"
+	// ReasonGatewayMissing: the worker needs a sidecar, and there is no gateway to which it could deliver.
+	ReasonGatewayMissing = "GatewayMissing"
 	// ReasonNameConflict: a Job of the needed name exists that is not this attempt's own, or is being deleted.
 	ReasonNameConflict = "NameConflict"
 	// ReasonWaitingForPodTermination: the next attempt waits because an earlier worker may still run.
@@ -48,7 +55,7 @@ const (
 
 // Reasons for the end of an attempt. They stand in status.attempts, in status.reason of a Retrying or Failed Task, and
 // (but for ReasonCompleted, ReasonCancelled, ReasonSuspended, ReasonOverallDeadlineExceeded, ReasonQueueTimeout,
-// ReasonInvalidTemplate and ReasonInputTooLarge, after which no rule is asked) can be matched by spec.retry.rules. Those from
+// ReasonInvalidTemplate, ReasonInputTooLarge and ReasonPermanentFailure, after which no rule is asked) can be matched by spec.retry.rules. Those from
 // ReasonImagePullFailed to ReasonPodCreateFailed also say what a Pending Task waits for, until its start timeout.
 const (
 	// ReasonCompleted: the worker exited with code 0.
@@ -79,6 +86,16 @@ const (
 	ReasonActiveDeadlineExceeded = "ActiveDeadlineExceeded"
 	// ReasonOverallDeadlineExceeded: spec.overallDeadlineSeconds passed.
 	ReasonOverallDeadlineExceeded = "OverallDeadlineExceeded"
+	// ReasonHeartbeatTimeout: spec.heartbeatTimeoutSeconds passed without a word of the worker.
+	ReasonHeartbeatTimeout = "HeartbeatTimeout"
+	// ReasonNoProgress: spec.progressTimeoutSeconds passed and the worker lived, but did not advance.
+	ReasonNoProgress = "NoProgress"
+	// ReasonStageTimeout: the timeoutSeconds of a stage passed.
+	ReasonStageTimeout = "StageTimeout"
+	// ReasonWorkerFailed: the worker reported that it has failed.
+	ReasonWorkerFailed = "WorkerFailed"
+	// ReasonPermanentFailure: the worker reported that it has failed, and that another attempt would fail as well.
+	ReasonPermanentFailure = "PermanentFailure"
 	// ReasonQueueTimeout: spec.queueTimeoutSeconds passed.
 	ReasonQueueTimeout = "QueueTimeout"
 	// ReasonCancelled: spec.cancel is set.

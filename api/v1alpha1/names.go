@@ -22,6 +22,8 @@ const (
 	AnnotationRetryRequestedAt = "taskwarden.dev/retry-requested-at"
 	// AnnotationInput on a worker pod holds spec.input.value; the downward API hands it to the worker as a file.
 	AnnotationInput = "taskwarden.dev/input"
+	// AnnotationCheckpoint on a worker pod holds status.checkpoint.data; the downward API hands it to the worker as a file.
+	AnnotationCheckpoint = "taskwarden.dev/checkpoint"
 )
 
 // Environment variables of the worker container.
@@ -36,6 +38,27 @@ const (
 	EnvAttempt = "TASKWARDEN_ATTEMPT"
 	// EnvInput is the path of the file that holds spec.input.value as JSON; set only where there is an input.
 	EnvInput = "TASKWARDEN_INPUT"
+	// EnvCheckpoint is the path of the file that holds what an earlier attempt left as its checkpoint, as JSON; set only where there
+	// is one.
+	EnvCheckpoint = "TASKWARDEN_CHECKPOINT"
+	// EnvReporter is the base URL of the sidecar's API; set only with reporter Sidecar.
+	EnvReporter = "TASKWARDEN_REPORTER"
+	// EnvCommand is the path of the program that reports from a shell script ("$TASKWARDEN_COMMAND report progress 40"); set only with
+	// reporter Sidecar.
+	EnvCommand = "TASKWARDEN_COMMAND"
+	// EnvHeartbeatSeconds is spec.heartbeatTimeoutSeconds; set only where that is.
+	EnvHeartbeatSeconds = "TASKWARDEN_HEARTBEAT_SECONDS"
+)
+
+// The sidecar of reporter Sidecar.
+const (
+	// ReporterContainer is its name, which no container of a template may have.
+	ReporterContainer = "taskwarden-reporter"
+	// TokenAudience is the audience of the token with which it reports.
+	TokenAudience = "taskwarden"
+	// MinReporterGraceSeconds is the least terminationGracePeriodSeconds of a pod with a sidecar: what a stopped worker has reported
+	// is still to be delivered.
+	MinReporterGraceSeconds = 180
 )
 
 // Limits of what a Task may carry.
@@ -50,6 +73,8 @@ const (
 	MaxHistory = 32
 	// MaxKeptFailedJobs is how many Jobs of failed attempts stay as evidence.
 	MaxKeptFailedJobs = 3
+	// MaxAttemptLogURLBytes is the longest address of a log that is kept of each attempt.
+	MaxAttemptLogURLBytes = 512
 	// MaxRetryRequestBytes is how much of the retry annotation is compared and stored.
 	MaxRetryRequestBytes = 64
 )

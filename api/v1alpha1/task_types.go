@@ -12,6 +12,10 @@ import (
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.cancel) || !oldSelf.cancel || (has(self.cancel) && self.cancel)",fieldPath=".cancel",message="cancel cannot be taken back"
 // +kubebuilder:validation:XValidation:rule="!has(self.workerContainer) || self.template.spec.containers.exists(c, c.name == self.workerContainer)",fieldPath=".workerContainer",message="must be the name of a container in template.spec.containers"
+// +kubebuilder:validation:XValidation:rule="!has(self.heartbeatTimeoutSeconds) || self.reporter == 'Sidecar' && self.heartbeatTimeoutSeconds <= self.activeDeadlineSeconds",fieldPath=".heartbeatTimeoutSeconds",message="needs reporter Sidecar, and must not exceed activeDeadlineSeconds"
+// +kubebuilder:validation:XValidation:rule="!has(self.progressTimeoutSeconds) || self.reporter == 'Sidecar' && self.progressTimeoutSeconds <= self.activeDeadlineSeconds",fieldPath=".progressTimeoutSeconds",message="needs reporter Sidecar, and must not exceed activeDeadlineSeconds"
+// +kubebuilder:validation:XValidation:rule="!has(self.stages) || self.reporter == 'Sidecar' && self.stages.all(s, !has(s.timeoutSeconds) || s.timeoutSeconds <= self.activeDeadlineSeconds)",fieldPath=".stages",message="needs reporter Sidecar, and no timeoutSeconds may exceed activeDeadlineSeconds"
+// +kubebuilder:validation:XValidation:rule="self.reporter != 'Sidecar' || !has(self.template.spec.hostNetwork) || !self.template.spec.hostNetwork",fieldPath=".template.spec.hostNetwork",message="must not be set with reporter Sidecar: workers of one node would talk to each other's sidecars"
 // +kubebuilder:validation:XValidation:rule="!has(self.overallDeadlineSeconds) || !has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds <= self.overallDeadlineSeconds",fieldPath=".activeDeadlineSeconds",message="must not exceed overallDeadlineSeconds; where activeDeadlineSeconds is left out it is 1800"
 type TaskSpec struct {
 	// template is the pod template of the worker. Its restartPolicy is Never (the default here; any other value is
@@ -77,6 +81,38 @@ type TaskSpec struct {
 	// +kubebuilder:validation:Maximum=31536000
 	OverallDeadlineSeconds *int32 `json:"overallDeadlineSeconds,omitempty"`
 
+	// reporter says how the worker reports. Sidecar puts a small container of the operator's own beside it, to which it talks on
+	// localhost, and gives its pod a grace of at least 180 seconds. None: the worker's exit code and termination message are its only
+	// word. Default None.
+	// +optional
+	// +kubebuilder:default=None
+	Reporter Reporter `json:"reporter,omitempty"`
+
+	// heartbeatTimeoutSeconds bounds the silence of a running worker: after so long without any report it is stopped, and its
+	// attempt ends as HeartbeatTimeout. Needs reporter Sidecar. In seconds, 10 to 31536000, not above activeDeadlineSeconds.
+	// Default: no bound.
+	// +optional
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=31536000
+	HeartbeatTimeoutSeconds *int32 `json:"heartbeatTimeoutSeconds,omitempty"`
+
+	// progressTimeoutSeconds bounds how long a worker may live without advancing: its percent does not exceed what it had reported
+	// before, by a hundredth of a percent at least, nor does it enter another stage, nor leave another checkpoint. Its attempt then ends as NoProgress. Needs reporter Sidecar. In seconds, 10 to 31536000,
+	// not above activeDeadlineSeconds. Default: no bound.
+	// +optional
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=31536000
+	ProgressTimeoutSeconds *int32 `json:"progressTimeoutSeconds,omitempty"`
+
+	// stages are the parts of the work that the worker reports as it enters them, in this order; it may skip some. Needs reporter
+	// Sidecar. At most 20.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=20
+	Stages []Stage `json:"stages,omitempty"`
+
 	// retry says what follows an attempt that did not succeed.
 	// +optional
 	// +kubebuilder:default={}
@@ -123,6 +159,41 @@ type TaskInput struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
 	Value apiextensionsv1.JSON `json:"value,omitempty,omitzero"`
+}
+
+// Reporter says how a worker reports.
+// +kubebuilder:validation:Enum=None;Sidecar
+type Reporter string
+
+const (
+	// ReporterNone: the worker's exit code and termination message are its only word.
+	ReporterNone Reporter = "None"
+	// ReporterSidecar: a sidecar takes the worker's reports and delivers them.
+	ReporterSidecar Reporter = "Sidecar"
+)
+
+// Stage is a part of the work.
+type Stage struct {
+	// name of the stage, as the worker reports it: at most 63 lower case letters, digits and dashes.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+
+	// timeoutSeconds bounds the stage, from the report that it was entered on; the attempt then ends as StageTimeout. In seconds, 1
+	// to 31536000, not above activeDeadlineSeconds. Default: no bound.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=31536000
+	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
+
+	// weight is the stage's share of the work: while the worker reports stages and no percent, progress is the weight of the stages
+	// before the current one over that of all. 0 to 1000. Default 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Weight *int32 `json:"weight,omitempty"`
 }
 
 // RetryPolicy says whether, when and how a failed attempt is followed by another.
@@ -244,7 +315,7 @@ type RetryRule struct {
 }
 
 // RetryReason is a reason of an attempt that a rule can match.
-// +kubebuilder:validation:Enum=NonZeroExitCode;OOMKilled;StartError;Evicted;PodRejected;OutcomeUnknown;JobDeleted;PodDeleted;WorkerLost;Disrupted;StartTimeout;ActiveDeadlineExceeded;ImagePullFailed;InvalidImageName;ConfigError;MountFailed;Unschedulable;QuotaExceeded;AdmissionDenied;PodCreateFailed
+// +kubebuilder:validation:Enum=NonZeroExitCode;OOMKilled;StartError;Evicted;PodRejected;OutcomeUnknown;JobDeleted;PodDeleted;WorkerLost;Disrupted;StartTimeout;ActiveDeadlineExceeded;ImagePullFailed;InvalidImageName;ConfigError;MountFailed;Unschedulable;QuotaExceeded;AdmissionDenied;PodCreateFailed;WorkerFailed;HeartbeatTimeout;NoProgress;StageTimeout
 type RetryReason string
 
 // RetryAction is what a rule decides.
@@ -332,9 +403,31 @@ type TaskStatus struct {
 	// +optional
 	NextRetryTime *metav1.MicroTime `json:"nextRetryTime,omitempty"`
 
+	// progress is how far the current worker is, or the last one was.
+	// +optional
+	// +structType=atomic
+	Progress *TaskProgress `json:"progress,omitempty"`
+
+	// checkpoint is what a worker has left for the next attempt; that attempt finds it in a file, whose path is in
+	// TASKWARDEN_CHECKPOINT.
+	// +optional
+	// +structType=atomic
+	Checkpoint *TaskCheckpoint `json:"checkpoint,omitempty"`
+
+	// report is the final report of the current attempt's worker, or of the last one's.
+	// +optional
+	// +structType=atomic
+	Report *FinalReport `json:"report,omitempty"`
+
 	// result is what the last worker left.
 	// +optional
 	Result *TaskResult `json:"result,omitempty"`
+
+	// syncLagMilliseconds is the time from the end of the last worker's work (as it reported, else as the kubelet says) to the
+	// decision that stored the terminal state; never below 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SyncLagMilliseconds *int64 `json:"syncLagMilliseconds,omitempty"`
 
 	// worker is the worker of the current attempt, or of the last one.
 	// +optional
@@ -388,6 +481,118 @@ type TaskResult struct {
 	LogURL string `json:"logURL,omitempty"`
 }
 
+// TaskProgress is how far a worker is.
+type TaskProgress struct {
+	// percent of the work that is done, as the worker says, else by the weights of its stages. 0 to 100; 100 once the Task has
+	// succeeded.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Percent *int32 `json:"percent,omitempty"`
+	// stage that the worker is in.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Stage string `json:"stage,omitempty"`
+	// message for people. At most 1 KiB.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// estimatedRemainingSeconds is how long the attempt will still take: as the worker says, else reckoned from its pace so far.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	EstimatedRemainingSeconds *int64 `json:"estimatedRemainingSeconds,omitempty"`
+	// updateTime is when the last report of progress or of a stage was received.
+	// +optional
+	UpdateTime *metav1.MicroTime `json:"updateTime,omitempty"`
+	// furthestBasisPoints is the highest percent that the worker has reported, in hundredths of a percent: it advances when that
+	// grows.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	FurthestBasisPoints *int32 `json:"furthestBasisPoints,omitempty"`
+	// advanceTime is when the worker advanced last: progressTimeoutSeconds counts from it, else from the worker's start.
+	// +optional
+	AdvanceTime *metav1.MicroTime `json:"advanceTime,omitempty"`
+	// stageTime is when the worker entered its stage.
+	// +optional
+	StageTime *metav1.MicroTime `json:"stageTime,omitempty"`
+}
+
+// TaskCheckpoint is what a worker has left for the next attempt.
+type TaskCheckpoint struct {
+	// data is any JSON value, at most 16 KiB.
+	// +required
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	Data apiextensionsv1.JSON `json:"data,omitempty,omitzero"`
+	// attempt that left it.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Attempt int32 `json:"attempt,omitempty"`
+	// updateTime is when it was received.
+	// +required
+	UpdateTime metav1.MicroTime `json:"updateTime,omitempty,omitzero"`
+}
+
+// ReportOutcome is what a final report says.
+// +kubebuilder:validation:Enum=Succeeded;Failed
+type ReportOutcome string
+
+const (
+	// ReportSucceeded: the work is done.
+	ReportSucceeded ReportOutcome = "Succeeded"
+	// ReportFailed: the work has failed.
+	ReportFailed ReportOutcome = "Failed"
+)
+
+// ReportSource is the way by which a final report has come.
+// +kubebuilder:validation:Enum=Gateway;TerminationMessage
+type ReportSource string
+
+const (
+	// FromGateway: the sidecar has delivered it.
+	FromGateway ReportSource = "Gateway"
+	// FromTerminationMessage: the operator has read it from the sidecar's termination message.
+	FromTerminationMessage ReportSource = "TerminationMessage"
+)
+
+// FinalReport is a worker's last word. The first one that is stored for an attempt counts.
+type FinalReport struct {
+	// attempt that it ends.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Attempt int32 `json:"attempt,omitempty"`
+	// podUID is the UID of the pod that it came from.
+	// +optional
+	PodUID types.UID `json:"podUID,omitempty"`
+	// sequence is the number of the report within its attempt.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Sequence int64 `json:"sequence,omitempty"`
+	// outcome is Succeeded or Failed.
+	// +required
+	Outcome ReportOutcome `json:"outcome,omitempty"`
+	// permanent says of a failure that another attempt would fail as well.
+	// +optional
+	Permanent *bool `json:"permanent,omitempty"`
+	// source is the way by which it has come.
+	// +required
+	Source ReportSource `json:"source,omitempty"`
+	// receivedTime is when it was received: decisions use this time, not the worker's.
+	// +required
+	ReceivedTime metav1.MicroTime `json:"receivedTime,omitempty,omitzero"`
+	// finishTime is when the worker finished, as it says, but neither before the Task's creation nor after receivedTime.
+	// +optional
+	FinishTime *metav1.MicroTime `json:"finishTime,omitempty"`
+	// message for people. At most 1 KiB.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// result is what the worker left; it is moved to status.result when the attempt ends the Task.
+	// +optional
+	Result *TaskResult `json:"result,omitempty"`
+}
+
 // WorkerStatus names the objects of an attempt, by UID, so that their absence can be proven.
 type WorkerStatus struct {
 	// jobName is the name of the Job.
@@ -414,6 +619,17 @@ type WorkerStatus struct {
 	// startTime is when the container began to run, as the kubelet says: spec.activeDeadlineSeconds counts from it.
 	// +optional
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
+	// heartbeatTime is when the last report of any kind was received: spec.heartbeatTimeoutSeconds counts from it, else from
+	// startTime. Heartbeats alone are stored only each third of that timeout.
+	// +optional
+	HeartbeatTime *metav1.MicroTime `json:"heartbeatTime,omitempty"`
+	// sequence is the highest number of a report that is stored.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Sequence int64 `json:"sequence,omitempty"`
+	// exitSeenTime is when the operator began to wait, after the worker's exit, for what its sidecar may still deliver.
+	// +optional
+	ExitSeenTime *metav1.MicroTime `json:"exitSeenTime,omitempty"`
 }
 
 // AttemptStatus is one run of the worker.
@@ -437,7 +653,8 @@ type AttemptStatus struct {
 	// startTime is when the worker began to run; unset where it never did.
 	// +optional
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
-	// finishTime is when the worker ended, as the kubelet says, else when the operator closed the attempt.
+	// finishTime is when the worker ended, as the kubelet says, or its final report was received, else when the operator closed the
+	// attempt.
 	// +optional
 	FinishTime *metav1.MicroTime `json:"finishTime,omitempty"`
 	// outcome is the event that closed the attempt: SUCCEED, FAIL, TIMEOUT or CANCEL.
@@ -452,12 +669,24 @@ type AttemptStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// exitCode of the worker, where it is known.
+	// exitCode of the worker, where it is known. Of a worker that has reported it is known only later.
 	// +optional
 	ExitCode *int32 `json:"exitCode,omitempty"`
+	// reported tells that the worker's final report has ended it.
+	// +optional
+	Reported *bool `json:"reported,omitempty"`
+	// logURL is where the log of a worker is that has reported it, if that has at most 512 bytes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	LogURL string `json:"logURL,omitempty"`
 	// charged tells whether spec.retry.limit paid for it.
 	// +optional
 	Charged *bool `json:"charged,omitempty"`
+	// percent of the work that was done, as far as it was reported.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Percent *int32 `json:"percent,omitempty"`
 }
 
 // Transition is one stored change of state.
@@ -526,6 +755,8 @@ const (
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
 // +kubebuilder:printcolumn:name="Attempt",type=integer,JSONPath=`.status.attempt`
+// +kubebuilder:printcolumn:name="Progress",type=integer,JSONPath=`.status.progress.percent`
+// +kubebuilder:printcolumn:name="Stage",type=string,JSONPath=`.status.progress.stage`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.worker.nodeName`,priority=1
 // +kubebuilder:printcolumn:name="Started",type=date,JSONPath=`.status.startTime`,priority=1

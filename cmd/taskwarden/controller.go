@@ -3,36 +3,31 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/controllers/task"
 )
 
+// envPodName is the variable by which the pod is told its name.
+const envPodName = "POD_NAME"
+
 type controllerOptions struct {
+	processOptions
 	leaderElect          bool
 	leaderElectNamespace string
-	metricsAddress       string
-	probeAddress         string
-	pprofAddress         string
-	qps                  float32
-	burst                int
 	concurrency          int
 	namespaces           []string
-	log                  zap.Options
+	gatewayNamespace     string
+	reporterImage        string
 }
 
 func newControllerCommand() *cobra.Command {
@@ -46,53 +41,44 @@ func newControllerCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&o.leaderElect, "leader-elect", false, "let one of several replicas lead")
 	f.StringVar(&o.leaderElectNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: that of the pod)")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", `address of the metrics, "0" for none`)
-	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", `address of /healthz and /readyz, "0" for none`)
-	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "address of /debug/pprof (default: none)")
-	f.Float32Var(&o.qps, "kube-api-qps", 200, "requests a second to the API server, above 0")
-	f.IntVar(&o.burst, "kube-api-burst", 400, "requests at once to the API server, above 0")
+	o.bind(f, "requests to the API server")
 	f.IntVar(&o.concurrency, "concurrency", task.DefaultConcurrency, "Tasks reconciled at once, above 0")
 	f.StringSliceVar(&o.namespaces, "namespace", nil, "namespaces to watch (default: all)")
-	zapFlags := flag.NewFlagSet("zap", flag.ContinueOnError)
-	o.log.BindFlags(zapFlags)
-	f.AddGoFlagSet(zapFlags)
+	f.StringVar(&o.gatewayNamespace, "gateway-namespace", "",
+		"namespace of the gateway, to which sidecars report (default: that of the pod)")
+	f.StringVar(&o.reporterImage, "reporter-image", "", "image of the sidecars (default: that of the pod)")
 	return cmd
 }
 
 func (o *controllerOptions) run(ctx context.Context) error {
-	if o.qps <= 0 || o.burst <= 0 || o.concurrency <= 0 {
-		return errors.New("--kube-api-qps, --kube-api-burst and --concurrency must be above 0")
+	if o.concurrency <= 0 {
+		return errors.New("--concurrency must be above 0")
 	}
-	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
-	cfg, err := ctrl.GetConfig()
+	if o.gatewayNamespace == "" {
+		// Outside of a pod there is none: then a Task that needs the gateway says so.
+		o.gatewayNamespace, _ = ownNamespace()
+	}
+	cfg, scheme, err := o.connect("taskwarden-controller")
 	if err != nil {
-		return fmt.Errorf("find the API server: %w", err)
-	}
-	cfg.QPS, cfg.Burst = o.qps, o.burst
-	cfg.UserAgent = "taskwarden-controller"
-	cfg.DisableCompression = true // as kube-controller-manager: a link within the cluster costs less than gzip
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         cache.Options{ByObject: task.CacheByObject(), DefaultNamespaces: namespaces(o.namespaces)},
-		NewClient:                     task.NewClient(len(o.namespaces)),
-		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
-		HealthProbeBindAddress:        o.probeAddress,
-		PprofBindAddress:              o.pprofAddress,
-		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              "taskwarden-controller",
-		LeaderElectionNamespace:       o.leaderElectNamespace,
-		LeaderElectionReleaseOnCancel: true,
-		GracefulShutdownTimeout:       ptr.To(20 * time.Second),
-	})
+	cfg.QPS, cfg.Burst = o.qps, o.burst
+	serving := o.serving(scheme)
+	serving.Cache = cache.Options{ByObject: task.CacheByObject(), DefaultNamespaces: namespaces(o.namespaces)}
+	serving.NewClient = task.NewClient(len(o.namespaces))
+	serving.LeaderElection, serving.LeaderElectionID = o.leaderElect, "taskwarden-controller"
+	serving.LeaderElectionNamespace = o.leaderElectNamespace
+	serving.LeaderElectionReleaseOnCancel = true
+	serving.GracefulShutdownTimeout = ptr.To(20 * time.Second)
+	mgr, err := ctrl.NewManager(cfg, serving)
 	if err != nil {
 		return err
 	}
 	options := task.Options{Concurrency: o.concurrency, ReadsOwnWrites: task.ReadsOwnWrites(len(o.namespaces))}
-	if err := (&task.Reconciler{}).SetupWithManager(ctx, mgr, options); err != nil {
+	gateways := &task.Gateways{
+		Reader: mgr.GetAPIReader(), Namespace: o.gatewayNamespace, Image: o.reporterImage, Pod: os.Getenv(envPodName), Clock: clock.RealClock{},
+	}
+	if err := (&task.Reconciler{Gateways: gateways}).SetupWithManager(ctx, mgr, options); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {

@@ -71,8 +71,10 @@ func (r *Reconciler) create(ctx context.Context, s Snapshot, plan *Plan) error {
 	if err := r.mayCreate(ctx, s.Task); err != nil {
 		return err
 	}
-	job := newJob(t)
-	err := r.Create(ctx, job)
+	job, err := r.newJob(ctx, t)
+	if err == nil {
+		err = r.Create(ctx, job)
+	}
 	if apierrors.IsAlreadyExists(err) {
 		job, err = r.adopt(ctx, t, job.Name)
 	}
@@ -90,6 +92,23 @@ func (r *Reconciler) create(ctx context.Context, s Snapshot, plan *Plan) error {
 	redecide.setConditions()
 	return nil
 }
+
+// newJob is the Job of the current attempt; an error says that the gateway is not there.
+func (r *Reconciler) newJob(ctx context.Context, t *v1alpha1.Task) (*batchv1.Job, error) {
+	if !hasSidecar(t) {
+		return newJob(t, nil), nil
+	}
+	gateway, err := r.Gateways.Find(ctx)
+	if err != nil {
+		return nil, &noGatewayError{err}
+	}
+	return newJob(t, gateway), nil
+}
+
+// noGatewayError says that a sidecar would not know where to deliver.
+type noGatewayError struct{ error }
+
+func (e *noGatewayError) Unwrap() error { return e.error }
 
 // strangerError says that the needed name is taken by a Job that is not ours.
 type strangerError struct{ name string }
@@ -115,6 +134,7 @@ func createFailed(now time.Time, plan *Plan, err error) {
 	t := plan.Task
 	reason := v1alpha1.ReasonCreatePending
 	var stranger *strangerError
+	var gateway *noGatewayError
 	switch {
 	case invalidField(err):
 		// Where this pass has moved the Task already, the next one meets the same refusal and ends it.
@@ -124,6 +144,8 @@ func createFailed(now time.Time, plan *Plan, err error) {
 		return
 	case errors.As(err, &stranger):
 		reason = v1alpha1.ReasonNameConflict
+	case errors.As(err, &gateway):
+		reason = v1alpha1.ReasonGatewayMissing
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		// Webhooks that name no code are answered for with 400, policies that name no reason with 422. The API server gives no
 		// cause for a full quota but its text.

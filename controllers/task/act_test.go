@@ -244,7 +244,7 @@ func TestAdopt(t *testing.T) {
 	}
 	for name, tc := range cases {
 		s := uncreated()
-		job := newJob(s.Task)
+		job := newJob(s.Task, nil)
 		job.UID = "made before"
 		tc.alter(job)
 		taken := apierrors.NewAlreadyExists(schema.GroupResource{Group: "batch", Resource: "jobs"}, "demo-1")

@@ -24,9 +24,16 @@ var (
 		Name: "task_events_refused_total",
 		Help: "Events that the state table did not let pass.",
 	}, []string{"status", "event"})
+
+	syncLag = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "task_sync_lag_seconds",
+		Help: "Time from the end of a worker's work, as it reported, else as the kubelet says (in whole seconds), to the decision that " +
+			"stored the terminal state.",
+		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
+	})
 )
 
-func init() { metrics.Registry.MustRegister(transitionsTotal, refusedTotal) }
+func init() { metrics.Registry.MustRegister(transitionsTotal, refusedTotal, syncLag) }
 
 func countRefused(err error) {
 	var refused *lifecycle.RefusedError
@@ -39,6 +46,9 @@ func countRefused(err error) {
 // want to read. It is called only after the write has succeeded.
 func (r *Reconciler) announce(before, after *v1alpha1.Task) {
 	moves := newTransitions(before, after)
+	if lag := after.Status.SyncLagMilliseconds; lag != nil && len(moves) > 0 && lifecycle.Terminal(after.Status.State) {
+		syncLag.Observe(float64(*lag) / 1000)
+	}
 	for i, m := range moves {
 		transitionsTotal.WithLabelValues(string(m.From), string(m.To), m.Event).Inc()
 		r.tellMove(after, m, i == len(moves)-1)

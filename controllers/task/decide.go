@@ -49,6 +49,7 @@ func decide(s Snapshot) Plan {
 			d.running() // its Job was there already
 		}
 	}
+	d.noteExit()
 	d.stopLeftovers()
 	d.pruneFailedJobs()
 	d.setConditions()

@@ -67,7 +67,7 @@ func (d *decision) retireSuccess() {
 	switch {
 	case !lifecycle.Passed(end, d.now):
 		d.wake(end)
-	case !w.MayRun():
+	case !w.Alive():
 		d.plan.DeleteJobs = append(d.plan.DeleteJobs, ObjectKey{Name: w.Job.Name, UID: w.Job.UID})
 	}
 }
@@ -82,7 +82,7 @@ func (d *decision) pruneFailedJobs() {
 			continue
 		}
 		kept++
-		if kept > v1alpha1.MaxKeptFailedJobs && !w.Job.Deleting && !w.MayRun() {
+		if kept > v1alpha1.MaxKeptFailedJobs && !w.Job.Deleting && !w.Alive() {
 			d.plan.DeleteJobs = append(d.plan.DeleteJobs, ObjectKey{Name: w.Job.Name, UID: w.Job.UID})
 		}
 	}

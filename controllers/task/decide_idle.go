@@ -82,6 +82,7 @@ func (d *decision) open(f lifecycle.Facts, job *JobFacts) {
 		d.plan.Moved = true
 	}
 	removeCondition(d.task, v1alpha1.ConditionReportMismatch) // it spoke of an earlier attempt
+	removeCondition(d.task, v1alpha1.ConditionResultUndelivered)
 	lifecycle.Begin(d.task, JobName(d.task.Name, status.Attempt), d.now)
 	status.Reason, status.Message = v1alpha1.ReasonWaitingForWorker, "The worker Job is being created"
 	if job == nil {
@@ -191,9 +192,11 @@ func inputTooLarge(t *v1alpha1.Task) bool {
 	return t.Spec.Input != nil && len(compactInput(t)) > v1alpha1.MaxInputBytes
 }
 
-// compactInput is spec.input.value in its shortest form: what the API server answers has <, > and & written as six bytes.
-func compactInput(t *v1alpha1.Task) []byte {
-	raw := t.Spec.Input.Value.Raw
+// compactInput is spec.input.value in its shortest form.
+func compactInput(t *v1alpha1.Task) []byte { return compact(t.Spec.Input.Value.Raw) }
+
+// compact is a JSON value in its shortest form: what the API server answers has <, > and & written as six bytes.
+func compact(raw []byte) []byte {
 	var value any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber() // digits stay as they are

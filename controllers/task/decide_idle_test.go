@@ -269,7 +269,7 @@ func TestInputIsMeasuredInItsShortestForm(t *testing.T) {
 	if st := plan.Task.Status; st.Reason != v1alpha1.ReasonInputTooLarge || !strings.Contains(st.Message, "has 65537 bytes") {
 		t.Errorf("one byte more: %s: %s", st.Reason, st.Message)
 	}
-	job := newJob(decide(fresh(escaped(3)).Snapshot).Task)
+	job := newJob(decide(fresh(escaped(3)).Snapshot).Task, nil)
 	if got := job.Spec.Template.Annotations[v1alpha1.AnnotationInput]; got != `"<<<"` {
 		t.Errorf("the worker gets %s", got)
 	}

@@ -30,23 +30,37 @@ func (d *decision) running() {
 		d.idle()
 		return
 	}
+	d.takeNote(w)
 	if status.State == v1alpha1.StatePending {
 		d.start(w)
 	}
+	if d.awaitsReport(w) {
+		return
+	}
 	if e := d.ending(w); e != nil {
-		if !w.MayRun() && !d.vanished(w) || e.workersOwn {
-			d.close(w, e)
-			return
-		}
-		d.fix(w, e.Ending)
+		d.judge(w, e)
 		return
 	}
 	if status.State == v1alpha1.StatePending {
 		d.pending(w)
 		return
 	}
-	d.wake(lifecycle.ActiveDeadline(d.task))
-	d.wake(lifecycle.OverallDeadline(d.task))
+	stage, _ := lifecycle.StageDeadline(d.task)
+	for _, deadline := range []time.Time{
+		lifecycle.ActiveDeadline(d.task), lifecycle.OverallDeadline(d.task), stage,
+		lifecycle.HeartbeatDeadline(d.task), lifecycle.ProgressDeadline(d.task),
+	} {
+		d.wake(deadline)
+	}
+}
+
+// judge closes the attempt for a cause that ends it, or stores that and stops its worker first.
+func (d *decision) judge(w *Worker, e *ending) {
+	if e.workersOwn || !w.MayRun() && !d.vanished(w) {
+		d.close(w, e)
+		return
+	}
+	d.fix(w, e.Ending)
 }
 
 // uncreated tells that no Job is known of the attempt that waits.
@@ -64,6 +78,8 @@ func (d *decision) start(w *Worker) {
 	case w != nil && w.Job != nil && w.Job.Complete && len(w.Pods) == 0:
 		// The Job's word alone: it ran, nobody knows when.
 		d.refuse(lifecycle.Started(d.task, v1alpha1.WorkerStatus{StartTime: ptr.To(metav1.NewMicroTime(w.Job.CreateTime))}, d.now))
+	case d.finalReport() != nil:
+		d.refuse(lifecycle.Started(d.task, d.reporter(pod), d.now))
 	}
 }
 
@@ -131,6 +147,7 @@ func (d *decision) stopping(w *Worker) {
 	}
 	switch lostAt := d.lostDeadline(w, since); {
 	case !w.MayRun() && !d.vanished(w):
+		d.takeNote(w)
 		d.noteMismatch(e)
 		d.noteStopped(reason, fmt.Sprintf("The worker of attempt %d has stopped", status.Attempt))
 		d.close(w, e)

@@ -28,6 +28,7 @@ type ending struct {
 // counts; it is the precedence of the design, and the reason why it is written as one list.
 func (d *decision) ending(w *Worker) *ending {
 	for _, cause := range []func(*Worker) *ending{
+		d.reported,        // the first final report that is stored, whatever else is seen
 		d.disrupted,       // nobody's fault, whatever the exit code says
 		d.exited,          // finished before its deadline, even if that has passed since
 		d.cancelRequested, //
@@ -35,6 +36,9 @@ func (d *decision) ending(w *Worker) *ending {
 		d.lost, // nothing is left that could still say a word
 		d.startTimeoutPassed,
 		d.activeDeadlinePassed,
+		d.stageTimeoutPassed,
+		d.heartbeatTimeoutPassed,
+		d.progressTimeoutPassed,
 		d.suspendRequested,
 	} {
 		if e := cause(w); e != nil {
@@ -244,6 +248,7 @@ func (d *decision) startTimeoutPassed(w *Worker) *ending {
 	}
 	switch reason {
 	case v1alpha1.ReasonWaitingForWorker, v1alpha1.ReasonContainerWaiting, v1alpha1.ReasonCreatePending, v1alpha1.ReasonNameConflict,
+		v1alpha1.ReasonGatewayMissing,
 		v1alpha1.ReasonWaitingForPodTermination:
 		reason = v1alpha1.ReasonStartTimeout
 	}

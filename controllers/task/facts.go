@@ -97,11 +97,15 @@ func readContainers(f *PodFacts, pod *corev1.Pod, workerContainer string) {
 	running := false
 	for i := range pod.Status.InitContainerStatuses {
 		s := &pod.Status.InitContainerStatuses[i]
+		f.noteWaiting(s, false)
+		if s.Name == v1alpha1.ReporterContainer {
+			f.Sidecar = factsOfSidecar(&s.State)
+			continue
+		}
 		running = running || s.State.Running != nil
 		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
 			f.OtherFailure = describeExit(s.Name, t)
 		}
-		f.noteWaiting(s, false)
 	}
 	for i := range pod.Status.ContainerStatuses {
 		s := &pod.Status.ContainerStatuses[i]
@@ -114,8 +118,15 @@ func readContainers(f *PodFacts, pod *corev1.Pod, workerContainer string) {
 	for i := range pod.Status.EphemeralContainerStatuses {
 		running = running || pod.Status.EphemeralContainerStatuses[i].State.Running != nil
 	}
-	over := f.Phase == corev1.PodSucceeded || f.Phase == corev1.PodFailed || allTerminated(pod)
-	f.MayRun = running || !over
+	f.MayRun = running || !f.finished() && !allTerminated(pod)
+}
+
+func factsOfSidecar(s *corev1.ContainerState) *SidecarFacts {
+	f := &SidecarFacts{Running: s.Running != nil}
+	if t := s.Terminated; t != nil {
+		f.Ended, f.Message = true, t.Message
+	}
+	return f
 }
 
 // readWorker reads the state of the worker container.
@@ -175,9 +186,13 @@ func attemptOf(labels map[string]string) int32 {
 	return int32(n)
 }
 
-// podGrace is the grace of the pods made from a Task's template.
+// podGrace is the grace of the pods made from a Task's template: its own, but with a sidecar long enough to deliver.
 func podGrace(t *v1alpha1.Task) time.Duration {
-	return graceOf(ptr.Deref(t.Spec.Template.Spec.TerminationGracePeriodSeconds, int64(defaultPodGrace/time.Second)))
+	grace := graceOf(ptr.Deref(t.Spec.Template.Spec.TerminationGracePeriodSeconds, int64(defaultPodGrace/time.Second)))
+	if hasSidecar(t) {
+		return max(grace, v1alpha1.MinReporterGraceSeconds*time.Second)
+	}
+	return grace
 }
 
 // graceOf bounds what the API does not.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
+	"github.com/taskwarden/taskwarden/internal/report"
 	"github.com/taskwarden/taskwarden/test/builders"
 )
 
@@ -73,6 +74,63 @@ func terminating(reason string, since time.Time) change {
 	return func(t *v1alpha1.Task) {
 		setCondition(t, v1alpha1.ConditionTerminating, metav1.ConditionTrue, reason, "fixed before", since)
 	}
+}
+
+func withSidecar(t *v1alpha1.Task) { t.Spec.Reporter = v1alpha1.ReporterSidecar }
+
+func heartbeat(seconds int32) change {
+	return func(t *v1alpha1.Task) { t.Spec.HeartbeatTimeoutSeconds = ptr.To(seconds) }
+}
+
+func noProgress(seconds int32) change {
+	return func(t *v1alpha1.Task) { t.Spec.ProgressTimeoutSeconds = ptr.To(seconds) }
+}
+
+// inStage has a running worker enter a stage with a timeout.
+func inStage(name string, at int, timeout int32) change {
+	return func(t *v1alpha1.Task) {
+		t.Spec.Stages = []v1alpha1.Stage{{Name: "download"}, {Name: name, TimeoutSeconds: ptr.To(timeout)}}
+		if t.Status.State == processingState {
+			t.Status.Progress = &v1alpha1.TaskProgress{Stage: name, StageTime: ptr.To(metav1.NewMicroTime(after(at)))}
+		}
+	}
+}
+
+// exitSeen is when the operator began to wait for what the sidecar may deliver.
+func exitSeen(at int) change {
+	return func(t *v1alpha1.Task) { t.Status.Worker.ExitSeenTime = ptr.To(metav1.NewMicroTime(after(at))) }
+}
+
+// reports has the worker of an open attempt make its final report.
+func reports(r *report.Report, at int) change {
+	return func(t *v1alpha1.Task) {
+		if s := t.Status.State; s == pendingState || s == processingState {
+			r.Attempt = lifecycle.CurrentAttempt(t)
+			_, _ = lifecycle.Take(t, r, lifecycle.Origin{PodUID: podUID(r.Attempt), Source: v1alpha1.FromGateway}, 0, after(at))
+		}
+	}
+}
+
+func reportedSuccess(at int) change { return reports(successOf(1), at) }
+
+func reportedFailure(at int, permanent bool) change {
+	return reports(&report.Report{
+		TaskID: "task-uid", Attempt: 1, Sequence: 9, Kind: report.Failed,
+		Failure: &report.FailurePayload{Message: "no such picture", Permanent: permanent},
+	}, at)
+}
+
+// successOf is the report of a worker that has succeeded.
+func successOf(attempt int32) *report.Report {
+	return &report.Report{
+		TaskID: "task-uid", Attempt: attempt, Sequence: 9, Kind: report.Succeeded,
+		Result: &report.ResultPayload{URL: "s3://bucket/key", Message: "three pictures"},
+	}
+}
+
+// note is the termination message of a sidecar that could not deliver a final report.
+func note(r *report.Report) string {
+	return string((&report.Note{Final: r}).Encode(report.MaxNoteBytes))
 }
 
 // fresh is a Task that nobody has looked at yet. Its backoff is 10 s without jitter.
@@ -278,6 +336,17 @@ func disruptedAt(at time.Time) func(*PodFacts) {
 	return func(p *PodFacts) {
 		p.Disruption = &Disruption{Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting", Time: at}
 	}
+}
+
+func sidecarRuns(p *PodFacts) { p.Sidecar = &SidecarFacts{Running: true} }
+
+func sidecarEnded(message string) func(*PodFacts) {
+	return func(p *PodFacts) { p.Sidecar = &SidecarFacts{Ended: true, Message: message} }
+}
+
+// worked ends the worker container, and all others of the template: only the sidecar goes on.
+func worked(code int32, at time.Time) func(*PodFacts) {
+	return func(p *PodFacts) { exits(code, at)(p); p.MayRun = false }
 }
 
 func deleting(p *PodFacts) { p.Deleting = true }

@@ -24,9 +24,11 @@ const (
 	// backstopSlack is added to the pod's own deadline, so that it fires only where the operator does not.
 	backstopSlack = 60
 
-	inputVolume = "taskwarden-input"
-	inputDir    = "/var/run/taskwarden"
-	inputFile   = "input.json"
+	// handedVolume holds what is handed to the worker as files.
+	handedVolume   = "taskwarden-input"
+	handedDir      = "/var/run/taskwarden"
+	inputFile      = "input.json"
+	checkpointFile = "checkpoint.json"
 )
 
 // JobName is the name of an attempt's Job: "<task>-<attempt>", the task's part cut and hashed where that is too long.
@@ -44,8 +46,8 @@ func shorten(name string, limit int, suffix string) string {
 	return strings.TrimRight(name[:limit-len(hash)-len(suffix)], "-.") + hash + suffix
 }
 
-// newJob is the Job of the Task's current attempt.
-func newJob(t *v1alpha1.Task) *batchv1.Job {
+// newJob is the Job of the Task's current attempt. The gateway is asked for only with reporter Sidecar.
+func newJob(t *v1alpha1.Task, gateway *Gateway) *batchv1.Job {
 	template := t.Spec.Template.DeepCopy()
 	template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	labels := map[string]string{
@@ -57,7 +59,10 @@ func newJob(t *v1alpha1.Task) *batchv1.Job {
 	template.Labels = merged(template.Labels, labels)
 	worker := workerContainer(&template.Spec, t.Spec.WorkerContainer)
 	lifecycle.MergeResources(&worker.Resources, t.Status.Resources)
-	handInput(t, template, worker)
+	handFiles(t, template, worker)
+	if hasSidecar(t) {
+		addSidecar(t, template, worker, gateway)
+	}
 	setEnv(worker, corev1.EnvVar{Name: v1alpha1.EnvTaskName, Value: t.Name})
 	setEnv(worker, corev1.EnvVar{Name: v1alpha1.EnvTaskNamespace, Value: t.Namespace})
 	setEnv(worker, corev1.EnvVar{Name: v1alpha1.EnvTaskUID, Value: string(t.UID)})
@@ -94,21 +99,31 @@ func backstopSeconds(t *v1alpha1.Task) int64 {
 	return start + int64(lifecycle.ActiveSeconds(t)) + int64(podGrace(t).Seconds()) + backstopSlack
 }
 
-// handInput puts spec.input.value into an annotation of the pod and mounts it as a file: no ConfigMap to leak.
-func handInput(t *v1alpha1.Task, template *corev1.PodTemplateSpec, worker *corev1.Container) {
-	if t.Spec.Input == nil {
+// handFiles hands the input, and what an earlier attempt has left as its checkpoint, to the worker: annotations of the pod, mounted
+// as files, so that there is no ConfigMap to leak.
+func handFiles(t *v1alpha1.Task, template *corev1.PodTemplateSpec, worker *corev1.Container) {
+	var files []corev1.DownwardAPIVolumeFile
+	hand := func(annotation, content, file, env string) {
+		template.Annotations = merged(template.Annotations, map[string]string{annotation: content})
+		files = append(files, corev1.DownwardAPIVolumeFile{
+			Path:     file,
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: fmt.Sprintf("metadata.annotations['%s']", annotation)},
+		})
+		setEnv(worker, corev1.EnvVar{Name: env, Value: handedDir + "/" + file})
+	}
+	if t.Spec.Input != nil {
+		hand(v1alpha1.AnnotationInput, string(compactInput(t)), inputFile, v1alpha1.EnvInput)
+	}
+	if t.Status.Checkpoint != nil {
+		hand(v1alpha1.AnnotationCheckpoint, string(compact(t.Status.Checkpoint.Data.Raw)), checkpointFile, v1alpha1.EnvCheckpoint)
+	}
+	if len(files) == 0 {
 		return
 	}
-	template.Annotations = merged(template.Annotations, map[string]string{v1alpha1.AnnotationInput: string(compactInput(t))})
 	template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{
-		Name: inputVolume,
-		VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{
-			Path:     inputFile,
-			FieldRef: &corev1.ObjectFieldSelector{FieldPath: fmt.Sprintf("metadata.annotations['%s']", v1alpha1.AnnotationInput)},
-		}}}},
+		Name: handedVolume, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: files}},
 	})
-	worker.VolumeMounts = append(worker.VolumeMounts, corev1.VolumeMount{Name: inputVolume, MountPath: inputDir, ReadOnly: true})
-	setEnv(worker, corev1.EnvVar{Name: v1alpha1.EnvInput, Value: inputDir + "/" + inputFile})
+	worker.VolumeMounts = append(worker.VolumeMounts, corev1.VolumeMount{Name: handedVolume, MountPath: handedDir, ReadOnly: true})
 }
 
 // workerContainer is the named container, the first one where the name is empty. The API server has checked that it exists.

@@ -23,7 +23,7 @@ import (
 func jobOf(b *builders.TaskBuilder, attempt int32) *batchv1.Job {
 	t := b.Namespace("ns").Obj()
 	t.UID, t.Status.Attempt = "task-uid", attempt
-	return newJob(t)
+	return newJob(t, nil)
 }
 
 func TestNewJob(t *testing.T) {
@@ -124,7 +124,7 @@ func TestNewJobLeavesTheTaskAlone(t *testing.T) {
 	task.Status.Attempt = 1
 	task.Status.Resources = memory("2Gi")
 	before := task.DeepCopy()
-	newJob(task)
+	newJob(task, nil)
 	if diff := cmp.Diff(before, task); diff != "" {
 		t.Errorf("the cached Task was changed:\n%s", diff)
 	}
@@ -140,7 +140,7 @@ func TestNewJobResources(t *testing.T) {
 		s.Containers[0].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("1")
 	}).Obj()).Obj()
 	task.Status.Attempt, task.Status.Resources = 2, memory("2Gi")
-	got := newJob(task).Spec.Template.Spec.Containers[0].Resources
+	got := newJob(task, nil).Spec.Template.Spec.Containers[0].Resources
 	want := *memory("2Gi")
 	want.Limits[corev1.ResourceCPU] = resource.MustParse("1")
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -174,7 +174,7 @@ func TestBackstop(t *testing.T) {
 		task := builders.Task("demo").Obj()
 		task.Status.Attempt = 1
 		tc.spec(task)
-		if got := *newJob(task).Spec.Template.Spec.ActiveDeadlineSeconds; got != tc.want {
+		if got := *newJob(task, nil).Spec.Template.Spec.ActiveDeadlineSeconds; got != tc.want {
 			t.Errorf("%s: %d, want %d: %s", name, got, tc.want, tc.reason)
 		}
 	}

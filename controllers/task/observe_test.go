@@ -44,7 +44,7 @@ func TestWorkersAreInOrder(t *testing.T) {
 func TestBelongings(t *testing.T) {
 	task := processing().Task
 	b := &belongings{jobs: map[types.UID]*batchv1.Job{}, pods: map[types.UID]*corev1.Pod{}}
-	ours, stranger := newJob(task), newJob(task)
+	ours, stranger := newJob(task, nil), newJob(task, nil)
 	ours.UID, stranger.UID, stranger.OwnerReferences = "job-1", "other", nil
 	b.addJob(task, ours)
 	b.addJob(task, stranger)
@@ -146,7 +146,7 @@ func TestC40JobNotToldOf(t *testing.T) {
 		"second attempt, goes on":          {retrying(), "demo-2", 0},
 		"second attempt, a stranger's":     {retrying(cancel), "demo-1", 0},
 	} {
-		made := newJob(tc.scene.Task)
+		made := newJob(tc.scene.Task, nil)
 		made.Name, made.UID, made.Labels[v1alpha1.LabelAttempt] = tc.job, jobUID(tc.want), strconv.Itoa(int(tc.want))
 		w := &writes{}
 		r := w.reconciler(t, tc.scene.Now, newLiveReader(t, made))

@@ -46,6 +46,11 @@ func moveViolations(s Snapshot, p Plan) []string {
 		// The answer to a retry request, and the conditions that follow from the spec, are no change of the outcome.
 		a.LastHandledRetry, b.LastHandledRetry, a.Conditions, b.Conditions = nil, nil, nil, nil
 		a.ObservedGeneration, b.ObservedGeneration = 0, 0
+		for i := range a.Attempts { // of a worker that has reported it is seen later
+			if was := &a.Attempts[i]; ptr.Deref(was.Reported, false) && was.ExitCode == nil && i < len(b.Attempts) {
+				was.ExitCode = b.Attempts[i].ExitCode
+			}
+		}
 		if diff := cmp.Diff(a, b); diff != "" {
 			v = append(v, "a final state changed:\n"+diff)
 		}

@@ -29,12 +29,16 @@ func overallDeadlineCause(reason string) cause {
 // cause alone leads to its outcome, and none hides another.
 var (
 	runningCauses = []cause{
+		{name: "final report", outcome: v1alpha1.ReasonWorkerFailed, spec: reportedFailure(30, false)},
 		{name: "disruption", outcome: v1alpha1.ReasonDisrupted, pod: func(p *PodFacts) { disruptedAt(after(35))(p); deleting(p) }},
 		{name: "exit before the deadline", outcome: v1alpha1.ReasonNonZeroExitCode, pod: exits(3, after(40))},
 		{name: "cancel", outcome: v1alpha1.ReasonCancelled, spec: cancel},
 		overallDeadlineCause(v1alpha1.ReasonOverallDeadlineExceeded),
 		{name: "pod deleted", outcome: v1alpha1.ReasonPodDeleted, pod: deleting},
 		{name: "active deadline", outcome: v1alpha1.ReasonActiveDeadlineExceeded, spec: active(50), late: true},
+		{name: "stage timeout", outcome: v1alpha1.ReasonStageTimeout, spec: inStage("resize", 20, 30), late: true},
+		{name: "heartbeat", outcome: v1alpha1.ReasonHeartbeatTimeout, spec: heartbeat(60), late: true},
+		{name: "no progress", outcome: v1alpha1.ReasonNoProgress, spec: noProgress(60), late: true},
 		{name: "suspend", outcome: v1alpha1.ReasonSuspended, spec: suspend},
 	}
 	startingCauses = []cause{

@@ -88,7 +88,9 @@ func anyChanges(t *rapid.T) []change {
 		"cancel": cancel, "suspend": suspend, "overall": overall(60), "active": active(50), "limit 0": limit(0), "ttl": ttl(60),
 		"retention 0": retention(0), "wait": waitForLost, "ask": askRetry("1"),
 		"no uncharged": func(t *v1alpha1.Task) { t.Spec.Retry.UnchargedLimit = ptr.To[int32](0) },
-		"generation":   func(t *v1alpha1.Task) { t.Generation++ },
+		"sidecar":      withSidecar, "heartbeat": heartbeat(30), "no progress": noProgress(60), "stage": inStage("resize", 15, 60),
+		"reported": reportedSuccess(18), "reported failure": reportedFailure(19, false), "permanent": reportedFailure(17, true),
+		"generation": func(t *v1alpha1.Task) { t.Generation++ },
 		"fixed": func(t *v1alpha1.Task) {
 			if s := &t.Status; s.State == pendingState && s.Worker != nil || s.State == processingState {
 				terminating(v1alpha1.ReasonActiveDeadlineExceeded, after(15))(t)
@@ -138,7 +140,10 @@ func anyWorker(t *rapid.T, s *scene, attempt int32) {
 	for _, x := range []struct {
 		name string
 		do   func(*PodFacts)
-	}{{"deleting", deleting}, {"stop asked", stopAsked}, {"disrupted", disruptedAt(after(17))}} {
+	}{
+		{"deleting", deleting}, {"stop asked", stopAsked}, {"disrupted", disruptedAt(after(17))},
+		{"sidecar runs", sidecarRuns}, {"sidecar ended", sidecarEnded("")}, {"note", sidecarEnded(note(successOf(attempt)))},
+	} {
 		if rapid.IntRange(0, 3).Draw(t, x.name) == 0 {
 			x.do(p)
 		}

@@ -25,6 +25,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Clock is the only source of the current time.
 	Clock clock.PassiveClock
+	// Gateways finds the gateway for Tasks with reporter Sidecar. Without it none of them gets a worker.
+	Gateways *Gateways
 
 	witness    *witness
 	leadership leadership

@@ -153,6 +153,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("task").
 		For(&v1alpha1.Task{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.Task{}, reportHandler).
 		Owns(&batchv1.Job{}, builder.WithPredicates(jobChanged)).
 		Watches(&corev1.Pod{}, r.podHandler(o.Concurrency)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfJobEvent), builder.WithPredicates(notDeleted)).
@@ -252,6 +253,42 @@ var jobChanged = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
+// reportHandler wakes a Task whose worker's final report has been stored, before all that begins, and one whose worker has entered
+// another stage, which may have a timeout. Other reports only put off what a wake-up is set for.
+var reportHandler = handler.Funcs{
+	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		before, ok := e.ObjectOld.(*v1alpha1.Task)
+		after, ok2 := e.ObjectNew.(*v1alpha1.Task)
+		if !ok || !ok2 {
+			return
+		}
+		req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(after)}
+		switch {
+		case after.Status.Report != nil && !equality.Semantic.DeepEqual(before.Status.Report, after.Status.Report):
+			enqueueEnding(q, req)
+		case !stageTime(before).Equal(stageTime(after)):
+			q.Add(req)
+		}
+	},
+}
+
+// stageTime is when the worker entered its stage.
+func stageTime(t *v1alpha1.Task) *metav1.MicroTime {
+	if t.Status.Progress == nil {
+		return nil
+	}
+	return t.Status.Progress.StageTime
+}
+
+// enqueueEnding puts what frees a slot and shows a result before new work.
+func enqueueEnding(q workqueue.TypedRateLimitingInterface[reconcile.Request], req reconcile.Request) {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
+		return
+	}
+	q.Add(req)
+}
+
 // podChanged tells whether a decision could see the difference. Which container is the worker only its Task knows, so all of
 // them count.
 func podChanged(before, after *corev1.Pod) bool {
@@ -270,9 +307,9 @@ func (r *Reconciler) podHandler(concurrency int) handler.EventHandler {
 		facts := factsOfPod(pod, "")
 		ended := facts.Exit != nil || !facts.MayRun
 		for _, req := range r.tasksOfPod(ctx, pod) {
-			switch pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); {
-			case ok && ended:
-				pq.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endingPriority)}, req)
+			switch {
+			case ended:
+				enqueueEnding(q, req)
 			case !facts.RunningSince.IsZero() && q.Len() > concurrency:
 				q.AddAfter(req, startPatience)
 			default:

@@ -30,7 +30,7 @@ func TestJobsByOwner(t *testing.T) {
 		"another Task's":                 {func(o *metav1.OwnerReference) { o.UID = "another" }, 0},
 	} {
 		task := pending().Task
-		job := newJob(task)
+		job := newJob(task, nil)
 		tc.alter(&job.OwnerReferences[0])
 		var found batchv1.JobList
 		err := fakeOf(t).WithObjects(job).Build().List(t.Context(), &found, client.MatchingFields{indexTaskUID: string(task.UID)})

@@ -90,8 +90,30 @@ type PodFacts struct {
 	Waiting Waiting
 	// OtherFailure describes another container (an init container, say) that failed before the worker could run.
 	OtherFailure string
-	// MayRun tells that a container of the pod runs, or may yet.
+	// MayRun tells that a container of the pod's own runs, or may yet. The sidecar, which does no work, does not count.
 	MayRun bool
+	// Sidecar is what is known of the pod's reporter; nil where it has none, or has not got to it yet.
+	Sidecar *SidecarFacts
+}
+
+// SidecarFacts are what the decisions need of a pod's reporter.
+type SidecarFacts struct {
+	// Running tells that it runs.
+	Running bool
+	// Ended tells that it has ended; while the worker runs it is started again.
+	Ended bool
+	// Message is the termination message that it has left.
+	Message string
+}
+
+// Alive tells whether any container of the pod may run, its sidecar included.
+func (p *PodFacts) Alive() bool {
+	return p.MayRun || p.Sidecar != nil && p.Sidecar.Running && !p.finished()
+}
+
+// finished tells whether the pod says that it is over.
+func (p *PodFacts) finished() bool {
+	return p.Phase == corev1.PodSucceeded || p.Phase == corev1.PodFailed
 }
 
 // Disruption is the pod condition DisruptionTarget.
@@ -124,6 +146,19 @@ func (w *Worker) MayRun() bool {
 	}
 	// A Job without a pod may get one at any moment, until it is gone.
 	return len(w.Pods) == 0 && w.Job != nil && !w.Job.Finished()
+}
+
+// Alive tells whether anything of this attempt runs, or may yet: also a sidecar that has still to deliver.
+func (w *Worker) Alive() bool {
+	if w.MayRun() {
+		return true
+	}
+	for i := range w.Pods {
+		if w.Pods[i].Alive() {
+			return true
+		}
+	}
+	return false
 }
 
 // createTime is when the first object of the attempt was made.

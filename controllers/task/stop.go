@@ -27,7 +27,7 @@ func (d *decision) stop(w *Worker, since time.Time) {
 	}
 	onNode := false
 	for i := range w.Pods {
-		if pod := &w.Pods[i]; pod.MayRun && pod.NodeName != "" {
+		if pod := &w.Pods[i]; pod.Alive() && pod.NodeName != "" {
 			onNode = true
 			d.stopPod(pod, since)
 		}
@@ -46,7 +46,7 @@ func (d *decision) stopByDeletion(w *Worker) {
 		return
 	}
 	for i := range w.Pods {
-		if pod := &w.Pods[i]; pod.MayRun && !pod.Deleting {
+		if pod := &w.Pods[i]; pod.Alive() && !pod.Deleting {
 			d.order(StopByDeletingPod, pod.Name, pod.UID)
 		}
 	}
@@ -60,7 +60,7 @@ func (d *decision) stopAll() {
 		return
 	}
 	for i := range d.Workers {
-		if w := &d.Workers[i]; w.MayRun() {
+		if w := &d.Workers[i]; w.Alive() {
 			d.stopByDeletion(w)
 		}
 	}
@@ -86,7 +86,7 @@ func (d *decision) stopPod(pod *PodFacts, since time.Time) {
 func (d *decision) stopLeftovers() {
 	for i := range d.Workers {
 		w := &d.Workers[i]
-		if !w.MayRun() || d.hasWorker() && w.Attempt == d.task.Status.Attempt || d.plan.Create && w.Attempt == d.task.Status.Attempt {
+		if !w.Alive() || d.hasWorker() && w.Attempt == d.task.Status.Attempt || d.plan.Create && w.Attempt == d.task.Status.Attempt {
 			continue
 		}
 		due := d.leftoverDeadline(w)
@@ -112,12 +112,18 @@ func (d *decision) leftoverDeadline(w *Worker) time.Time {
 // make another one.
 func (d *decision) graceEnd(w *Worker) time.Time {
 	if a := attempt(d.task, w.Attempt); a != nil && a.FinishTime != nil {
-		if byItself := a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil; byItself && len(w.Pods) > 0 {
+		if endedByItself(a) && (len(w.Pods) > 0 || d.hasReported(w.Attempt)) {
 			return lifecycle.FinishGraceEnd(d.task, a.FinishTime.Time)
 		}
 		return a.FinishTime.Time
 	}
 	return w.createTime()
+}
+
+// endedByItself tells whether the worker's own word has ended an attempt.
+func endedByItself(a *v1alpha1.AttemptStatus) bool {
+	return a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil ||
+		a.Reason == v1alpha1.ReasonWorkerFailed || a.Reason == v1alpha1.ReasonPermanentFailure
 }
 
 func later(a, b time.Time) time.Time {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -20,9 +21,12 @@ const (
 	workerImage       = "taskwarden.dev/imaging:dev"
 	demoNamespace     = "taskwarden-demo"
 	samplesDir        = "examples/tasks"
-	// limit bounds the wait for the samples; the slowest takes some 20 seconds on an idle machine.
+	// limit bounds the wait for the samples; the slowest takes some 30 seconds on an idle machine.
 	limit = 4 * time.Minute
 )
+
+// deployments are those that must run before a sample does.
+var deployments = []string{"deployment.apps/taskwarden-controller", "deployment.apps/taskwarden-gateway"}
 
 var began = time.Now()
 
@@ -67,11 +71,11 @@ func run(ctx context.Context, down bool) error {
 	if err := install(ctx, c); err != nil {
 		return err
 	}
-	samples, ended, err := watchSamples(ctx, c)
+	seen, err := watchSamples(ctx, c)
 	if err != nil {
 		return err
 	}
-	if err := report(samples, ended); err != nil {
+	if err := report(seen); err != nil {
 		return err
 	}
 	c.nextSteps()
@@ -89,19 +93,29 @@ func install(ctx context.Context, c *cluster) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.output(ctx, c.kubectl, "-n", operatorNamespace, "get", "deployment", "taskwarden-controller", "-o", "name")
-	runs := err == nil
+	running, err := c.output(ctx, c.kubectl, "-n", operatorNamespace, "get", "deployments", "-o", "name", "--ignore-not-found")
+	if err != nil {
+		return err
+	}
 	if err := c.input(ctx, withImages(manifests), c.kubectl, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	if c.reloaded && runs {
-		// The image keeps its name from one build to the next, so a running operator must be told to take the new one.
-		if err := c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "restart", "deployment/taskwarden-controller"); err != nil {
-			return err
+	for _, deployment := range deployments {
+		if c.reloaded && strings.Contains(running, deployment) {
+			// The image keeps its name from one build to the next, so what runs must be told to take the new one.
+			if err := c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "restart", deployment); err != nil {
+				return err
+			}
 		}
 	}
 	if err := c.run(ctx, c.kubectl, "wait", "--for=condition=Established", "--timeout=60s", "crd/tasks.taskwarden.dev"); err != nil {
 		return err
 	}
-	return c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "status", "--timeout=120s", "deployment/taskwarden-controller")
+	for _, deployment := range deployments {
+		err := c.run(ctx, c.kubectl, "-n", operatorNamespace, "rollout", "status", "--timeout=120s", deployment)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

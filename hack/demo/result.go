@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -18,6 +21,27 @@ type picture struct {
 	SHA256 string `json:"sha256"`
 	Width  int    `json:"width"`
 	Height int    `json:"height"`
+}
+
+// checkExpected checks a result against the members that a sample names: a JSON object, or nothing.
+func checkExpected(want string, got *v1alpha1.TaskResult) error {
+	if want == "" {
+		return nil
+	}
+	raw, err := json.Marshal(got)
+	if err != nil {
+		return err
+	}
+	var wanted, members map[string]any
+	if err := errors.Join(json.Unmarshal([]byte(want), &wanted), json.Unmarshal(raw, &members)); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		if !reflect.DeepEqual(wanted[name], members[name]) {
+			return fmt.Errorf("%s is %v, want %v", name, members[name], wanted[name])
+		}
+	}
+	return nil
 }
 
 // size is a picture that is asked for: a width, whose height follows from the source, or both.

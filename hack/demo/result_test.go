@@ -68,3 +68,25 @@ func TestCheckResult(t *testing.T) {
 		t.Error("no result: accepted")
 	}
 }
+
+func TestCheckExpected(t *testing.T) {
+	result := &v1alpha1.TaskResult{URL: "s3://b/k", Data: &apiextensionsv1.JSON{Raw: []byte(`{"pages": 3, "from": 2}`)}}
+	for name, tt := range map[string]struct {
+		want string
+		got  *v1alpha1.TaskResult
+		good bool
+	}{
+		"nothing expected":  {"", nil, true},
+		"all":               {`{"url": "s3://b/k", "data": {"from": 2, "pages": 3}}`, result, true},
+		"the address alone": {`{"url": "s3://b/k"}`, result, true},
+		"other address":     {`{"url": "s3://b/l"}`, result, false},
+		"other data":        {`{"data": {"pages": 3, "from": 1}}`, result, false},
+		"less data":         {`{"data": {"pages": 3}}`, result, false},
+		"no result":         {`{"url": "s3://b/k"}`, nil, false},
+		"not JSON":          {`{`, result, false},
+	} {
+		if err := checkExpected(tt.want, tt.got); (err == nil) != tt.good {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}

@@ -26,51 +26,67 @@ import (
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 )
 
-// Annotations in which a sample says how it should end, and in which state the demo should cancel it.
+// Annotations in which a sample says how it should end, what is to be seen meanwhile, and in which state the demo should cancel
+// it.
 const (
-	expectState    = "demo.taskwarden.dev/expect-state"
-	expectReason   = "demo.taskwarden.dev/expect-reason"
-	expectAttempts = "demo.taskwarden.dev/expect-attempts"
-	cancelWhen     = "demo.taskwarden.dev/cancel-when"
+	annotations    = "demo.taskwarden.dev/"
+	expectState    = annotations + "expect-state"
+	expectReason   = annotations + "expect-reason"
+	expectAttempts = annotations + "expect-attempts"
+	// expectStages are all stages in the order in which they are to be seen, with commas between them.
+	expectStages = annotations + "expect-stages"
+	// expectPercents is how many percents between 0 and 100 are to be seen at least.
+	expectPercents = annotations + "expect-percents"
+	// expectResult is a JSON object: status.result must have its members, and may have others.
+	expectResult = annotations + "expect-result"
+	cancelWhen   = annotations + "cancel-when"
 )
 
-// watchSamples applies the samples into a fresh namespace, shows their lines as kubectl prints them, and returns them as they
-// were applied and as they ended.
-func watchSamples(ctx context.Context, c *cluster) (tasks, ended []v1alpha1.Task, err error) {
+// watched is what the demo has seen of the samples.
+type watched struct {
+	samples []v1alpha1.Task // as they were applied
+	ended   []v1alpha1.Task
+	seen    *sightings
+}
+
+// watchSamples applies the samples into a fresh namespace, and shows their lines as kubectl prints them, until all have ended.
+func watchSamples(ctx context.Context, c *cluster) (*watched, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	api, err := newClient(c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	tasks, err = readSamples()
+	tasks, err := readSamples()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := freshNamespace(ctx, api); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	say("watching: kubectl -n %s get tasks.taskwarden.dev -w", demoNamespace)
 	lines := c.command(ctx, c.kubectl, "-n", demoNamespace, "get", "tasks.taskwarden.dev", "-w")
 	lines.Stdout = os.Stdout
 	lines.Stderr = nil // says only that there is nothing yet
 	if err := lines.Start(); err != nil {
-		return nil, nil, fmt.Errorf("watch: %w", err)
+		return nil, fmt.Errorf("watch: %w", err)
 	}
 	defer func() {
 		_ = lines.Process.Signal(os.Interrupt)
 		_ = lines.Wait() // ended by us
 	}()
+	seen := newSightings()
+	go seen.watch(ctx, api)
 	for i := range tasks {
 		if err := api.Create(ctx, &tasks[i]); err != nil {
-			return nil, nil, fmt.Errorf("create Task %s: %w", tasks[i].Name, err)
+			return nil, fmt.Errorf("create Task %s: %w", tasks[i].Name, err)
 		}
 	}
-	ended, err = waitForEnds(ctx, api)
-	return tasks, ended, err
+	ended, err := waitForEnds(ctx, api)
+	return &watched{samples: tasks, ended: ended, seen: seen}, err
 }
 
-func newClient(c *cluster) (client.Client, error) {
+func newClient(c *cluster) (client.WithWatch, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	if c.kubeconfig != "" {
 		rules.ExplicitPath = c.kubeconfig
@@ -83,7 +99,7 @@ func newClient(c *cluster) (client.Client, error) {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	return client.New(cfg, client.Options{Scheme: scheme})
+	return client.NewWithWatch(cfg, client.Options{Scheme: scheme})
 }
 
 func readSamples() ([]v1alpha1.Task, error) {
@@ -168,16 +184,16 @@ func waitForEnds(ctx context.Context, api client.Client) ([]v1alpha1.Task, error
 }
 
 // report prints how each sample ended beside how it should have, and fails where the two differ or where a sample is gone.
-func report(samples, ended []v1alpha1.Task) error {
+func report(w *watched) error {
 	fmt.Printf("\n%-24s %-42s %-42s\n", "TASK", "SHOULD END", "ENDED")
 	wrong := 0
-	for i := range samples {
-		sample := &samples[i]
+	for i := range w.samples {
+		sample := &w.samples[i]
 		want := outcome(sample.Annotations[expectState], sample.Annotations[expectReason], sample.Annotations[expectAttempts])
 		got, mark := "gone", "WRONG: somebody deleted it"
 		// By UID: another Task of that name is not the sample.
-		if at := slices.IndexFunc(ended, func(t v1alpha1.Task) bool { return t.UID == sample.UID }); at >= 0 {
-			got, mark = judge(&ended[at], want)
+		if at := slices.IndexFunc(w.ended, func(t v1alpha1.Task) bool { return t.UID == sample.UID }); at >= 0 {
+			got, mark = w.judge(sample, &w.ended[at], want)
 		}
 		if mark != "ok" {
 			wrong++
@@ -185,19 +201,22 @@ func report(samples, ended []v1alpha1.Task) error {
 		fmt.Printf("%-24s %-42s %-42s %s\n", sample.Name, want, got, mark)
 	}
 	if wrong > 0 {
-		return fmt.Errorf("%d of %d samples did not end as their manifests say", wrong, len(samples))
+		return fmt.Errorf("%d of %d samples did not end as their manifests say", wrong, len(w.samples))
 	}
-	say("all %d samples ended as their manifests say", len(samples))
+	say("all %d samples ended as their manifests say", len(w.samples))
 	return nil
 }
 
-func judge(t *v1alpha1.Task, want string) (got, mark string) {
-	got = outcome(string(t.Status.State), t.Status.Reason, strconv.Itoa(int(t.Status.Attempt)))
+func (w *watched) judge(sample, ended *v1alpha1.Task, want string) (got, mark string) {
+	got = outcome(string(ended.Status.State), ended.Status.Reason, strconv.Itoa(int(ended.Status.Attempt)))
 	if got != want {
-		return got, "WRONG: " + t.Status.Message
+		return got, "WRONG: " + ended.Status.Message
 	}
-	if err := checkResult(t); err != nil {
+	if err := errors.Join(checkResult(ended), checkExpected(sample.Annotations[expectResult], ended.Status.Result)); err != nil {
 		return got, "WRONG result: " + err.Error()
+	}
+	if err := w.seen.check(sample, ended); err != nil {
+		return got, "WRONG on the way: " + err.Error()
 	}
 	return got, "ok"
 }

@@ -35,20 +35,21 @@ func addImmutability(root *schema) error {
 				addRules(spec, same)
 			}
 		}
-		return edit(spec, []string{"template", "spec"}, keepOrder)
+		return keepOrder(spec)
 	})
 }
 
-// keepOrder keeps the order of containers and of their variables. Two lists with map keys are equal to CEL whatever their
-// order, yet the first container is the worker, init containers run in turn, and a variable sees those before it.
-func keepOrder(podSpec *schema) error {
+// keepOrder keeps the order of lists whose items have names. Two such lists are equal to CEL whatever their order, yet the first
+// container is the worker, init containers run in turn, a variable sees those before it, and so do stages.
+func keepOrder(spec *schema) error {
+	containers, initContainers := []string{"template", "spec", "containers"}, []string{"template", "spec", "initContainers"}
 	for _, path := range [][]string{
-		{"containers"}, {"initContainers"}, {"containers", "[]", "env"}, {"initContainers", "[]", "env"},
+		containers, initContainers, append(slices.Clone(containers), "[]", "env"), append(slices.Clone(initContainers), "[]", "env"), {"stages"},
 	} {
-		if err := edit(podSpec, path, func(list *schema) error {
+		if err := edit(spec, path, func(list *schema) error {
 			addRules(list, apiextensionsv1.ValidationRule{
 				Rule:    "self.map(v, v.name) == oldSelf.map(v, v.name)",
-				Message: "template is immutable, the order of " + path[len(path)-1] + " included",
+				Message: path[0] + " is immutable, the order of " + path[len(path)-1] + " included",
 			})
 			return nil
 		}); err != nil {

@@ -28,6 +28,49 @@ func ActiveDeadline(t *v1alpha1.Task) time.Time {
 	return after(t.Status.Worker.StartTime, ActiveSeconds(t))
 }
 
+// HeartbeatDeadline is when the current worker must have reported again.
+func HeartbeatDeadline(t *v1alpha1.Task) time.Time {
+	w := t.Status.Worker
+	if w == nil || w.StartTime == nil || t.Spec.HeartbeatTimeoutSeconds == nil {
+		return time.Time{}
+	}
+	return after(latest(w.StartTime, w.HeartbeatTime), *t.Spec.HeartbeatTimeoutSeconds)
+}
+
+// ProgressDeadline is when the current worker must have advanced again.
+func ProgressDeadline(t *v1alpha1.Task) time.Time {
+	w := t.Status.Worker
+	if w == nil || w.StartTime == nil || t.Spec.ProgressTimeoutSeconds == nil {
+		return time.Time{}
+	}
+	from := w.StartTime
+	if p := t.Status.Progress; p != nil {
+		from = latest(from, p.AdvanceTime)
+	}
+	return after(from, *t.Spec.ProgressTimeoutSeconds)
+}
+
+// StageDeadline is when the current worker must have left its stage, and how many seconds that stage may take.
+func StageDeadline(t *v1alpha1.Task) (deadline time.Time, timeout int32) {
+	p := t.Status.Progress
+	if p == nil || t.Status.Worker == nil {
+		return time.Time{}, 0
+	}
+	i := stageIndex(t.Spec.Stages, p.Stage)
+	if i < 0 || t.Spec.Stages[i].TimeoutSeconds == nil {
+		return time.Time{}, 0
+	}
+	timeout = *t.Spec.Stages[i].TimeoutSeconds
+	return after(latest(t.Status.Worker.StartTime, p.StageTime), timeout), timeout
+}
+
+func latest(a, b *metav1.MicroTime) *metav1.MicroTime {
+	if a == nil || b != nil && b.After(a.Time) {
+		return b
+	}
+	return a
+}
+
 // ActiveSeconds is spec.activeDeadlineSeconds with its default.
 func ActiveSeconds(t *v1alpha1.Task) int32 {
 	return ptr.Deref(t.Spec.ActiveDeadlineSeconds, DefaultActiveDeadlineSeconds)

@@ -72,7 +72,7 @@ func again(t *v1alpha1.Task, f Facts, reason, actor string, now time.Time) error
 	record(t, Retry, to, reason, actor, now)
 	s.Worker = nil
 	s.NextRetryTime = nil
-	s.Result = nil
+	s.Result, s.Report, s.Progress = nil, nil, nil
 	return nil
 }
 
@@ -145,6 +145,8 @@ type Ending struct {
 	FinishTime time.Time
 	// Result is what the worker left.
 	Result *v1alpha1.TaskResult
+	// Reported tells that it is the worker's final report.
+	Reported bool
 }
 
 // End closes the current attempt, if one is open, and moves the Task on: to its end, or to Retrying. The verdict is about
@@ -163,6 +165,9 @@ func End(t *v1alpha1.Task, e Ending, f Facts, now time.Time) (Verdict, error) {
 	attempt := s.Attempt
 	if a := currentAttempt(t); a != nil && a.Outcome == "" {
 		closeAttempt(a, e, verdict, now)
+		if s.Progress != nil {
+			a.Percent = s.Progress.Percent
+		}
 		charge(t, e.Event, verdict)
 	} else if a == nil && to == v1alpha1.StateRetrying {
 		// Without a Job there is nothing to close, but what is tried again is paid for: else it would go on for ever.
@@ -173,15 +178,39 @@ func End(t *v1alpha1.Task, e Ending, f Facts, now time.Time) (Verdict, error) {
 	s.NextRetryTime = nil
 	switch {
 	case Terminal(to):
-		// The operator's clock may be behind those that set the other times.
-		finished := notBefore(notBefore(now, ptr.To(metav1.NewMicroTime(t.CreationTimestamp.Time))), s.StartTime)
-		s.CompletionTime = ptr.To(metav1.NewMicroTime(finished))
-		s.Result = e.Result
+		finish(t, e, to, now)
 	case to == v1alpha1.StateRetrying:
 		s.Resources = mergeResources(s.Resources, verdict.Resources)
 		s.NextRetryTime = nextRetry(t, e.Reason, attempt, now)
 	}
 	return verdict, nil
+}
+
+// finish writes what only a Task that has ended has.
+func finish(t *v1alpha1.Task, e Ending, to v1alpha1.State, now time.Time) {
+	s := &t.Status
+	// The operator's clock may be behind those that set the other times.
+	finished := notBefore(notBefore(now, ptr.To(metav1.NewMicroTime(t.CreationTimestamp.Time))), s.StartTime)
+	s.CompletionTime = ptr.To(metav1.NewMicroTime(finished))
+	s.Result = e.Result
+	worked := e.FinishTime
+	if s.Report != nil {
+		s.Report.Result = nil // it is in status.result, or belongs to an outcome that does not count
+		if e.Reported && s.Report.FinishTime != nil {
+			worked = s.Report.FinishTime.Time // the worker's own clock, brought into bounds: it is measured, and decides nothing
+		}
+	}
+	s.SyncLagMilliseconds = nil
+	if !worked.IsZero() {
+		s.SyncLagMilliseconds = ptr.To(max(0, now.Sub(worked).Milliseconds()))
+	}
+	if p := s.Progress; to == v1alpha1.StateSucceeded && (p != nil || t.Spec.Reporter == v1alpha1.ReporterSidecar) {
+		if p == nil {
+			p = &v1alpha1.TaskProgress{}
+			s.Progress = p
+		}
+		p.Percent, p.EstimatedRemainingSeconds = ptr.To[int32](100), nil
+	}
 }
 
 // nextRetry is when the next attempt may start; nil where the overall deadline comes first, so that no time is shown at
@@ -209,6 +238,12 @@ func closeAttempt(a *v1alpha1.AttemptStatus, e Ending, v Verdict, now time.Time)
 	a.FinishTime = ptr.To(metav1.NewMicroTime(notBefore(finish, a.StartTime)))
 	a.Outcome, a.Reason, a.Message = string(e.Event), e.Reason, Truncate(e.Message)
 	a.ExitCode = e.ExitCode
+	if e.Reported {
+		a.Reported = ptr.To(true)
+	}
+	if e.Result != nil && len(e.Result.LogURL) <= v1alpha1.MaxAttemptLogURLBytes {
+		a.LogURL = e.Result.LogURL
+	}
 	if e.Event == Fail || e.Event == Timeout {
 		a.Charged = ptr.To(v.Charged)
 	}

@@ -26,6 +26,7 @@ const (
 	DefaultFinishGraceSeconds     = 60
 	DefaultWorkerLostSeconds      = 300
 	DefaultWorkerRetentionSeconds = 300
+	DefaultStageWeight            = 1
 )
 
 // Verdict is what follows an attempt that did not succeed.
@@ -46,6 +47,7 @@ var notRetryable = []string{
 	v1alpha1.ReasonQueueTimeout,
 	v1alpha1.ReasonInvalidTemplate,
 	v1alpha1.ReasonInputTooLarge,
+	v1alpha1.ReasonPermanentFailure,
 }
 
 // unchargedByDefault are the causes that are nobody's fault but the cluster's.

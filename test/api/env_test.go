@@ -22,7 +22,8 @@ func newEnv(t *testing.T, opts ...testenv.Option) *testenv.Env {
 func operatorFor(namespaces int) []testenv.Option {
 	return []testenv.Option{
 		testenv.WithController(func(ctx context.Context, mgr ctrl.Manager, env *testenv.Env, wrap testenv.Wrap) error {
-			return (&task.Reconciler{}).SetupWithManager(ctx, mgr, task.Options{
+			gateways := &task.Gateways{Reader: mgr.GetAPIReader(), Namespace: env.Namespace, Image: "taskwarden.dev/taskwarden:dev", Clock: env.Clock}
+			return (&task.Reconciler{Gateways: gateways}).SetupWithManager(ctx, mgr, task.Options{
 				Clock: env.Clock, Wrap: wrap, ReadsOwnWrites: task.ReadsOwnWrites(namespaces), SkipNameValidation: true,
 			})
 		}),

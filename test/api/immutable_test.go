@@ -28,6 +28,10 @@ startTimeoutSeconds: 60
 queueTimeoutSeconds: 60
 activeDeadlineSeconds: 60
 overallDeadlineSeconds: 600
+reporter: Sidecar
+heartbeatTimeoutSeconds: 20
+progressTimeoutSeconds: 30
+stages: [{name: download, timeoutSeconds: 10}, {name: upload, weight: 2}]
 retry: {limit: 1, rules: [{exitCodes: [1, 2], action: Retry}]}
 finishGraceSeconds: 10
 workerLostTimeoutSeconds: 100
@@ -71,6 +75,10 @@ func TestC62ImmutableFieldsInEveryState(t *testing.T) {
 		"activeDeadlineSeconds":    {`{"activeDeadlineSeconds":61}`},
 		"overallDeadlineSeconds":   {`{"overallDeadlineSeconds":601}`, `{"overallDeadlineSeconds":null}`},
 		"retry":                    {`{"retry":{"limit":2}}`, `{"retry":{"rules":null}}`, `{"retry":{"backoff":{"factor":"3"}}}`, `{"retry":null}`},
+		"reporter":                 {`{"reporter":"None"}`, `{"reporter":null}`},
+		"heartbeatTimeoutSeconds":  {`{"heartbeatTimeoutSeconds":21}`, `{"heartbeatTimeoutSeconds":null}`},
+		"progressTimeoutSeconds":   {`{"progressTimeoutSeconds":31}`, `{"progressTimeoutSeconds":null}`},
+		"stages":                   {`{"stages":[{"name":"download","timeoutSeconds":10}]}`, `{"stages":[{"name":"upload","weight":2},{"name":"download","timeoutSeconds":10}]}`, `{"stages":null}`},
 		"finishGraceSeconds":       {`{"finishGraceSeconds":11}`, `{"finishGraceSeconds":null}`},
 		"workerLostTimeoutSeconds": {`{"workerLostTimeoutSeconds":101}`, `{"workerLostTimeoutSeconds":null}`},
 		"workerRetentionSeconds":   {`{"workerRetentionSeconds":101}`, `{"workerRetentionSeconds":null}`},
@@ -103,6 +111,7 @@ func TestC62AbsentFieldsStayAbsent(t *testing.T) {
 	task := specIn(t, env, lifecycle.First, plainTemplate)
 	for field, value := range map[string]string{
 		"workerContainer": `"worker"`, "input": `{"value":1}`, "queueTimeoutSeconds": "60", "overallDeadlineSeconds": "3600",
+		"heartbeatTimeoutSeconds": "60", "progressTimeoutSeconds": "60", "stages": `[{"name":"a"}]`,
 	} {
 		t.Run(field, func(t *testing.T) {
 			wantRefused(t, patchSpec(t, env, task, fmt.Sprintf(`{%q:%s}`, field, value)), "spec."+field, field+" is immutable")

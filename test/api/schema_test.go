@@ -341,7 +341,8 @@ func TestC23DefaultsAreVisible(t *testing.T) {
 	}
 	spec := task.Object["spec"].(map[string]any)
 	delete(spec, "template")
-	want := `{"activeDeadlineSeconds":1800,"finishGraceSeconds":60,"priority":0,"retry":{"backoff":{"factor":"2",` +
+	want := `{"activeDeadlineSeconds":1800,"finishGraceSeconds":60,"priority":0,"reporter":"None",` +
+		`"retry":{"backoff":{"factor":"2",` +
 		`"initialSeconds":10,"jitterPercent":10,"maxSeconds":300},"limit":5,"onWorkerLost":"Replace","unchargedLimit":10},` +
 		`"startTimeoutSeconds":600,"workerLostTimeoutSeconds":300,"workerRetentionSeconds":300}`
 	if got := asJSON(t, spec); got != want {
@@ -383,4 +384,35 @@ func asJSON(t *testing.T, v any) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+func TestReporterFields(t *testing.T) {
+	t.Parallel()
+	const sidecar = "reporter: Sidecar\n"
+	runSpecCases(t, map[string]specCase{
+		"no reporter":                  accepted("reporter: None"),
+		"sidecar":                      accepted(sidecar),
+		"another reporter":             refused("reporter: Webhook", "spec.reporter", "Sidecar"),
+		"heartbeat":                    accepted(sidecar + "heartbeatTimeoutSeconds: 10"),
+		"heartbeat too short":          refused(sidecar+"heartbeatTimeoutSeconds: 9", "spec.heartbeatTimeoutSeconds", "10"),
+		"heartbeat 0":                  refused(sidecar+"heartbeatTimeoutSeconds: 0", "spec.heartbeatTimeoutSeconds", "10"),
+		"heartbeat without a sidecar":  refused("heartbeatTimeoutSeconds: 60", "spec.heartbeatTimeoutSeconds", "needs reporter Sidecar"),
+		"heartbeat above the deadline": refused(sidecar+"heartbeatTimeoutSeconds: 61\nactiveDeadlineSeconds: 60", "spec.heartbeatTimeoutSeconds", "must not exceed activeDeadlineSeconds"),
+		"progress":                     accepted(sidecar + "progressTimeoutSeconds: 1800"),
+		"progress too long":            refused(sidecar+"progressTimeoutSeconds: 1801", "spec.progressTimeoutSeconds", "must not exceed activeDeadlineSeconds"),
+		"progress without a sidecar":   refused("progressTimeoutSeconds: 60", "spec.progressTimeoutSeconds", "needs reporter Sidecar"),
+		"stages":                       accepted(sidecar + "stages: [{name: a}, {name: b-2, timeoutSeconds: 60, weight: 0}]"),
+		"stages without a sidecar":     refused("stages: [{name: a}]", "spec.stages", "needs reporter Sidecar"),
+		"no stages":                    refused(sidecar+"stages: []", "spec.stages"),
+		"a stage twice":                refused(sidecar+"stages: [{name: a}, {name: a}]", "spec.stages[1]", "Duplicate"),
+		"a stage without a name":       refused(sidecar+"stages: [{weight: 1}]", "spec.stages[0].name"),
+		"a stage with a bad name":      refused(sidecar+"stages: [{name: Two Words}]", "spec.stages[0].name"),
+		"a stage that is too heavy":    refused(sidecar+"stages: [{name: a, weight: 1001}]", "spec.stages[0].weight", "1000"),
+		"a negative stage timeout":     refused(sidecar+"stages: [{name: a, timeoutSeconds: -1}]", "spec.stages[0].timeoutSeconds", "1"),
+		"a stage above the deadline":   refused(sidecar+"stages: [{name: a, timeoutSeconds: 61}]\nactiveDeadlineSeconds: 60", "spec.stages", "timeoutSeconds"),
+		"host network":                 refused(sidecar+podSpec("hostNetwork: true"), "spec.template.spec.hostNetwork", "reporter Sidecar"),
+		"host network, no sidecar":     accepted(podSpec("hostNetwork: true")),
+		"own network":                  accepted(sidecar + podSpec("hostNetwork: false")),
+		"21 stages":                    refused(sidecar+"stages: ["+strings.Repeat("{name: a}, ", 20)+"{name: b}]", "spec.stages", "20"),
+	})
 }

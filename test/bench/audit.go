@@ -1,78 +1,14 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/taskwarden/taskwarden/test/audit"
+	"github.com/taskwarden/taskwarden/test/benchkit"
 )
-
-// auditLog is the API server's audit log, read piece by piece after each phase: package audit keeps all events with their
-// bodies, of which a run has too many.
-type auditLog struct {
-	path   string
-	offset int64
-}
-
-// size of the log so far.
-func (l *auditLog) size() (int64, error) {
-	info, err := os.Stat(l.path)
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
-}
-
-// skip passes over what is written so far.
-func (l *auditLog) skip() (err error) {
-	l.offset, err = l.size()
-	return err
-}
-
-// read hands on the finished requests in a namespace that were written since the last read. A line that is not complete yet
-// is left for the next one.
-func (l *auditLog) read(namespace string, add func(*audit.Event) error) error {
-	file, err := os.Open(l.path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if _, err := file.Seek(l.offset, io.SeekStart); err != nil {
-		return err
-	}
-	lines := bufio.NewReaderSize(file, 1<<20)
-	wanted := []byte(`"namespace":"` + namespace + `"`)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		l.offset += int64(len(line))
-		if !bytes.Contains(line, wanted) { // parsing is the slow part
-			continue
-		}
-		var e audit.Event
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("%w in line %.200q", err, line)
-		}
-		if e.Object.Namespace != namespace || e.Stage != "ResponseComplete" {
-			continue
-		}
-		if err := add(&e); err != nil {
-			return err
-		}
-	}
-}
 
 // ledger is what the log tells of one run. Names are joined only at the end: requests that end together may be logged in any
 // order.
@@ -133,7 +69,7 @@ type object struct {
 func (l *ledger) add(e *audit.Event) error {
 	agent, _, _ := strings.Cut(e.UserAgent, "/")
 	l.requests[agent]++
-	if strings.HasPrefix(e.UserAgent, userAgent) {
+	if strings.HasPrefix(e.UserAgent, benchkit.Controller) {
 		l.addOperator(e)
 	}
 	var entries map[string]*entry

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/taskwarden/taskwarden/test/audit"
+	"github.com/taskwarden/taskwarden/test/benchkit"
 )
 
 // logLine is one line of an audit log; at counts seconds from the hour.
@@ -63,16 +64,16 @@ var taskLog = []string{
 	strings.ReplaceAll(logLine("create", "tasks", "", "t", operatorAgent, 201, 0, `{}`), `"namespace":"run"`, `"namespace":"elsewhere"`),
 }
 
-func writeLog(t *testing.T, lines ...string) *auditLog {
+func writeLog(t *testing.T, lines ...string) *benchkit.AuditLog {
 	t.Helper()
-	l := &auditLog{path: filepath.Join(t.TempDir(), "audit.log")}
+	l := &benchkit.AuditLog{Path: filepath.Join(t.TempDir(), "audit.log")}
 	appendLog(t, l, lines...)
 	return l
 }
 
-func appendLog(t *testing.T, l *auditLog, lines ...string) {
+func appendLog(t *testing.T, l *benchkit.AuditLog, lines ...string) {
 	t.Helper()
-	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(l.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,10 +85,10 @@ func appendLog(t *testing.T, l *auditLog, lines ...string) {
 	}
 }
 
-func readLedger(t *testing.T, l *auditLog) *ledger {
+func readLedger(t *testing.T, l *benchkit.AuditLog) *ledger {
 	t.Helper()
 	ledger := newLedger()
-	if err := l.read("run", ledger.add); err != nil {
+	if err := l.Read("run", ledger.add); err != nil {
 		t.Fatal(err)
 	}
 	return ledger
@@ -169,7 +170,7 @@ func TestAuditLogGoesOn(t *testing.T) {
 	}
 	read := func(want string) {
 		t.Helper()
-		if err := log.read("run", add); err != nil {
+		if err := log.Read("run", add); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Join(verbs, " "); got != want {
@@ -180,17 +181,17 @@ func TestAuditLogGoesOn(t *testing.T) {
 	appendLog(t, log, taskLog[1][half:], "")
 	read("create get")
 	appendLog(t, log, taskLog[4], "")
-	if err := log.skip(); err != nil {
+	if err := log.Skip(); err != nil {
 		t.Fatal(err)
 	}
 	appendLog(t, log, taskLog[14], "")
 	read("create get delete")
 	appendLog(t, log, logLine("list", "tasks", "", "", operatorAgent, 200, 9, `null`), "")
-	if err := log.read("run", add); err == nil {
+	if err := log.Read("run", add); err == nil {
 		t.Error("an event that is refused is passed over")
 	}
 	appendLog(t, log, `{"namespace":"run"`, "")
-	if err := log.read("run", add); err == nil {
+	if err := log.Read("run", add); err == nil {
 		t.Error("no error for a line that is no JSON")
 	}
 }

@@ -6,35 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-func TestPercentile(t *testing.T) {
-	var hundred []float64
-	for i := 100; i >= 1; i-- {
-		hundred = append(hundred, float64(i))
-	}
-	for _, tc := range []struct {
-		reason string
-		values []float64
-		p      float64
-		want   float64
-	}{
-		{"one value is every percentile", []float64{7}, 99, 7},
-		{"the median of an odd number is the middle", []float64{3, 1, 2}, 50, 2},
-		{"the median of an even number is the lower middle, which was measured", []float64{4, 1, 3, 2}, 50, 2},
-		{"of 100 values the 99th", hundred, 99, 99},
-		{"of 100 values the last", hundred, 100, 100},
-		{"never below the first", hundred, 0, 1},
-		{"what did not come is infinitely late", []float64{1, math.Inf(1)}, 99, math.Inf(1)},
-	} {
-		if got := percentile(tc.values, tc.p); got != tc.want {
-			t.Errorf("%s: got %v, want %v", tc.reason, got, tc.want)
-		}
-	}
-	if got := percentile(nil, 50); !math.IsNaN(got) {
-		t.Errorf("of nothing: got %v, want NaN", got)
-	}
-}
+	"github.com/taskwarden/taskwarden/test/benchkit"
+)
 
 func at(seconds float64) time.Time {
 	return time.Unix(1000, 0).Add(time.Duration(seconds * float64(time.Second)))
@@ -55,24 +29,24 @@ func TestRates(t *testing.T) {
 	if got, want := beforeJobComplete(units), 2.0/3; got != want {
 		t.Errorf("before the Job: got %v, want %v", got, want)
 	}
-	if got, want := percentile(durations(units, podEnded, ended), 50), 1.0; got != want {
+	if got, want := benchkit.Percentile(durations(units, podEnded, ended), 50), 1.0; got != want {
 		t.Errorf("lag: got %v, want %v", got, want)
 	}
-	if got := percentile(durations(units, podEnded, jobComplete), 99); !math.IsInf(got, 1) {
+	if got := benchkit.Percentile(durations(units, podEnded, jobComplete), 99); !math.IsInf(got, 1) {
 		t.Errorf("lag of a Job that did not end: got %v", got)
 	}
 }
 
 func TestFigures(t *testing.T) {
 	var out, table bytes.Buffer
-	f := &figures{out: &out}
-	f.add("lag_p99_ratio", 0.5)
-	f.add("lag_p99_ratio_tuned", 0.6)
-	f.add("ratio_tasks_per_second", 1.4)
-	f.add("ratio_tasks_per_second_tuned", 0.7)
-	f.add("conflicts_per_task", 0.2)
-	f.add("jobs_per_second", 1.0/3)
-	if got, want := strings.Join(f.table(&table), " "), "lag_p99_ratio_tuned ratio_tasks_per_second conflicts_per_task"; got != want {
+	f := &benchkit.Figures{Out: &out, Bounds: boundOf}
+	f.Add("lag_p99_ratio", 0.5)
+	f.Add("lag_p99_ratio_tuned", 0.6)
+	f.Add("ratio_tasks_per_second", 1.4)
+	f.Add("ratio_tasks_per_second_tuned", 0.7)
+	f.Add("conflicts_per_task", 0.2)
+	f.Add("jobs_per_second", 1.0/3)
+	if got, want := strings.Join(f.Table(&table), " "), "lag_p99_ratio_tuned ratio_tasks_per_second conflicts_per_task"; got != want {
 		t.Errorf("missed: got %q, want %q", got, want)
 	}
 	if want := `{"figure":"jobs_per_second","value":0.333333}` + "\n"; !strings.HasSuffix(out.String(), want) {
@@ -81,11 +55,11 @@ func TestFigures(t *testing.T) {
 	if strings.Contains(table.String(), "jobs_per_second") {
 		t.Error("a figure without a bound is in the table")
 	}
-	if f.err != nil {
-		t.Error(f.err)
+	if f.Err() != nil {
+		t.Error(f.Err())
 	}
-	f.add("nothing", math.NaN())
-	if f.err == nil {
+	f.Add("nothing", math.NaN())
+	if f.Err() == nil {
 		t.Error("a figure that is no number is no error")
 	}
 }

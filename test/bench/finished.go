@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/test/benchkit"
 )
 
 // settled is how long the operator is left alone before its memory is read.
@@ -14,27 +15,27 @@ const settled = 10 * time.Second
 
 // finishedRun restarts the operator over many finished Tasks.
 func (b *bench) finishedRun(ctx context.Context, namespace string) error {
-	if err := b.operator.stop(); err != nil {
+	if err := b.operator.Stop(); err != nil {
 		return err
 	}
 	b.operator = nil
 	b.say("%d finished Tasks, written while the operator is down", b.finished)
-	err := inParallel(ctx, b.finished, 2*b.creators, "writing finished Tasks", func(ctx context.Context, i int) error {
+	err := benchkit.InParallel(ctx, b.finished, 2*b.creators, "writing finished Tasks", func(ctx context.Context, i int) error {
 		return b.writeFinished(ctx, namespace, i)
 	})
 	if err != nil {
 		return err
 	}
-	if err := b.cluster.quiet(ctx); err != nil {
+	if err := b.cluster.Quiet(ctx); err != nil {
 		return err
 	}
-	if err := b.cluster.log.skip(); err != nil {
+	if err := b.cluster.Log.Skip(); err != nil {
 		return err
 	}
-	if b.operator, err = startOperator(b.program, b.file("kubeconfig"), b.file("operator.log"), b.operatorArgs); err != nil {
+	if b.operator, err = b.newOperator(); err != nil {
 		return err
 	}
-	ready, err := b.operator.waitReady(ctx)
+	ready, err := b.operator.WaitReady(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,24 +43,24 @@ func (b *bench) finishedRun(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	doing("letting the operator settle")
-	if err := pause(ctx, settled); err != nil {
+	benchkit.Doing("letting the operator settle")
+	if err := benchkit.Pause(ctx, settled); err != nil {
 		return err
 	}
-	now, peak, err := b.operator.memory()
+	now, peak, err := b.operator.Memory()
 	if err != nil {
 		return err
 	}
 	l := newLedger()
-	if err := b.cluster.log.read(namespace, l.add); err != nil {
+	if err := b.cluster.Log.Read(namespace, l.add); err != nil {
 		return err
 	}
 	// These say nothing of the profile, and come once.
-	b.figures.add("restart_ready_seconds", ready.Seconds())
-	b.figures.add(fmt.Sprintf("controller_rss_mib_%d_finished", b.finished), now)
-	b.figures.add(fmt.Sprintf("controller_rss_peak_mib_%d_finished", b.finished), peak)
-	b.figures.add("restart_reconciles_per_finished_task", n.reconciles/float64(b.finished))
-	b.figures.add("restart_writes_per_finished_task", float64(len(l.writes))/float64(b.finished))
+	b.figures.Add("restart_ready_seconds", ready.Seconds())
+	b.figures.Add(fmt.Sprintf("controller_rss_mib_%d_finished", b.finished), now)
+	b.figures.Add(fmt.Sprintf("controller_rss_peak_mib_%d_finished", b.finished), peak)
+	b.figures.Add("restart_reconciles_per_finished_task", n.reconciles/float64(b.finished))
+	b.figures.Add("restart_writes_per_finished_task", float64(len(l.writes))/float64(b.finished))
 	return nil
 }
 

@@ -19,7 +19,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
+
+	"github.com/taskwarden/taskwarden/test/benchkit"
 )
 
 type options struct {
@@ -43,11 +44,7 @@ type profile struct {
 
 var profiles = map[string]profile{
 	"default": {name: "default", rounds: 1},
-	"tuned": {name: "tuned", suffix: "_tuned", rounds: 5, args: []string{
-		"--controller-manager-arg=--kube-api-qps=500",
-		"--controller-manager-arg=--kube-api-burst=1000",
-		"--controller-manager-arg=--concurrent-job-syncs=50",
-	}},
+	"tuned":   {name: "tuned", suffix: "_tuned", rounds: 5, args: benchkit.TunedArgs},
 }
 
 // runFolder takes what a run leaves: the operator's program, log and credentials.
@@ -69,25 +66,25 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer heartbeat()()
-	program, err := buildOperator(ctx)
+	defer benchkit.Heartbeat()()
+	program, err := benchkit.Build(ctx, runFolder)
 	if err != nil {
 		return err
 	}
-	figures := &figures{out: os.Stdout}
-	figures.resolution()
+	figures := &benchkit.Figures{Out: os.Stdout, Bounds: boundOf}
+	resolution(figures)
 	for i, p := range o.profiles {
 		b := &bench{options: o, profile: p, program: program, figures: figures, last: i == len(o.profiles)-1}
 		if err := b.run(ctx); err != nil {
-			return errors.Join(fmt.Errorf("profile %s: %w", p.name, err), figures.err)
+			return errors.Join(fmt.Errorf("profile %s: %w", p.name, err), figures.Err())
 		}
 	}
-	missed := figures.table(os.Stderr)
-	say("done")
+	missed := figures.Table(os.Stderr)
+	benchkit.Say("done")
 	if len(missed) > 0 && !o.noFail {
-		return errors.Join(fmt.Errorf("bounds missed: %s", strings.Join(missed, ", ")), figures.err)
+		return errors.Join(fmt.Errorf("bounds missed: %s", strings.Join(missed, ", ")), figures.Err())
 	}
-	return figures.err
+	return figures.Err()
 }
 
 func parse() (*options, error) {
@@ -121,9 +118,4 @@ func parse() (*options, error) {
 		return nil, fmt.Errorf("run it from the top of the repository: %w", err)
 	}
 	return o, os.MkdirAll(runFolder, 0o755)
-}
-
-// cleaning bounds what is done after the end of a run, when its own context may be over already.
-func cleaning() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), 2*time.Minute)
 }

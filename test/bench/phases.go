@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/test/benchkit"
 )
 
 const (
@@ -28,9 +29,9 @@ type bench struct {
 	*options
 	profile  profile
 	program  string
-	figures  *figures
+	figures  *benchkit.Figures
 	last     bool
-	cluster  *cluster
+	cluster  *benchkit.Cluster
 	operator *operator
 
 	jobRuns, taskRuns [][]unit // one for each round
@@ -42,26 +43,28 @@ type bench struct {
 // spent is what the operator did for the Tasks of all rounds.
 type spent struct{ writes, reads, events, conflicts, reconciles float64 }
 
-func (b *bench) figure(name string, value float64) { b.figures.add(name+b.profile.suffix, value) }
+func (b *bench) figure(name string, value float64) { b.figures.Add(name+b.profile.suffix, value) }
 
 func (b *bench) say(format string, args ...any) {
-	say(b.profile.name+": "+format, args...)
+	benchkit.Say(b.profile.name+": "+format, args...)
 }
 
 // run does all phases and ends what it has started, whatever happens.
 func (b *bench) run(ctx context.Context) (err error) {
-	if b.cluster, err = startCluster(ctx, b.clusterBin, "bench-"+b.profile.name, b.profile.args); err != nil {
+	if b.cluster, err = benchkit.StartCluster(ctx, b.clusterBin, "bench-"+b.profile.name, b.profile.args); err != nil {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, b.operator.stop())
+		if b.operator != nil {
+			err = errors.Join(err, b.operator.Stop())
+		}
 		if b.keep {
-			b.say("cluster %s stays up", b.cluster.name)
+			b.say("cluster %s stays up", b.cluster.Name)
 			return
 		}
-		err = errors.Join(err, b.cluster.down())
+		err = errors.Join(err, b.cluster.Down())
 	}()
-	if err := b.cluster.writeOperatorKubeconfig(ctx, b.file("kubeconfig")); err != nil {
+	if err := b.cluster.WriteKubeconfig(ctx, benchkit.Controller, b.file("kubeconfig")); err != nil {
 		return err
 	}
 	if err := b.startOperator(ctx); err != nil {
@@ -85,10 +88,10 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	for _, phase := range phases {
 		namespace := "bench-" + phase.name
-		if err := b.cluster.makeNamespace(ctx, namespace); err != nil {
+		if err := b.cluster.MakeNamespace(ctx, namespace); err != nil {
 			return err
 		}
-		if err := b.cluster.quiet(ctx); err != nil {
+		if err := b.cluster.Quiet(ctx); err != nil {
 			return err
 		}
 		if err := phase.run(ctx, namespace); err != nil {
@@ -101,12 +104,17 @@ func (b *bench) run(ctx context.Context) (err error) {
 // file is one of the files of this profile.
 func (b *bench) file(name string) string { return filepath.Join(runFolder, b.profile.name+"-"+name) }
 
+func (b *bench) newOperator() (*operator, error) {
+	p, err := benchkit.Start(b.program, "controller", b.file("kubeconfig"), b.file("operator.log"), b.operatorArgs)
+	return &operator{Process: p}, err
+}
+
 func (b *bench) startOperator(ctx context.Context) error {
 	var err error
-	if b.operator, err = startOperator(b.program, b.file("kubeconfig"), b.file("operator.log"), b.operatorArgs); err != nil {
+	if b.operator, err = b.newOperator(); err != nil {
 		return err
 	}
-	ready, err := b.operator.waitReady(ctx)
+	ready, err := b.operator.WaitReady(ctx)
 	if err != nil {
 		return err
 	}
@@ -124,14 +132,14 @@ func (b *bench) lightRun(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	b.figure("light_lag_p50_seconds", percentile(durations(units, podEnded, ended), 50))
-	b.figure("light_job_lag_p50_seconds", percentile(durations(units, podEnded, jobComplete), 50))
-	return b.cluster.clear(ctx, namespace)
+	b.figure("light_lag_p50_seconds", benchkit.Percentile(durations(units, podEnded, ended), 50))
+	b.figure("light_job_lag_p50_seconds", benchkit.Percentile(durations(units, podEnded, jobComplete), 50))
+	return b.cluster.Clear(ctx, namespace)
 }
 
 // jobRun is what the Tasks are compared with.
 func (b *bench) jobRun(ctx context.Context, namespace string) error {
-	if err := b.cluster.log.skip(); err != nil {
+	if err := b.cluster.Log.Skip(); err != nil {
 		return err
 	}
 	b.say("%d plain Jobs", b.tasks)
@@ -142,17 +150,17 @@ func (b *bench) jobRun(ctx context.Context, namespace string) error {
 	if err := b.createPlainJobs(ctx, namespace, b.tasks); err != nil {
 		return err
 	}
-	if err := b.cluster.waitJobs(ctx, namespace, b.tasks, runLimit); err != nil {
+	if err := waitJobs(ctx, b.cluster, namespace, b.tasks, benchkit.RunLimit); err != nil {
 		return err
 	}
 	if err := report(); err != nil {
 		return err
 	}
-	if err := b.cluster.quiet(ctx); err != nil {
+	if err := b.cluster.Quiet(ctx); err != nil {
 		return err
 	}
 	l := newLedger()
-	if err := b.cluster.log.read(namespace, l.add); err != nil {
+	if err := b.cluster.Log.Read(namespace, l.add); err != nil {
 		return err
 	}
 	b.sayRequests(l, b.tasks)
@@ -212,7 +220,7 @@ func (b *bench) roundEnds(ctx context.Context, namespace string) error {
 	if len(b.jobRuns) == b.profile.rounds && len(b.taskRuns) == b.profile.rounds {
 		b.compare()
 	}
-	return b.cluster.clear(ctx, namespace)
+	return b.cluster.Clear(ctx, namespace)
 }
 
 // compare sets the Tasks of all rounds against the plain Jobs.
@@ -222,13 +230,13 @@ func (b *bench) compare() {
 	b.figure("jobs_per_second", perSecond(b.jobRuns...))
 	b.figure("tasks_per_second", perSecond(b.taskRuns...))
 	b.figure("ratio_tasks_per_second", perSecond(b.taskRuns...)/perSecond(b.jobRuns...))
-	b.figure("job_lag_p50_seconds", percentile(jobLag, 50))
-	b.figure("job_lag_p99_seconds", percentile(jobLag, 99))
-	b.figure("task_lag_p50_seconds", percentile(lag, 50))
-	b.figure("task_lag_p99_seconds", percentile(lag, 99))
-	b.figure("lag_p99_ratio", percentile(lag, 99)/percentile(jobLag, 99))
-	b.figure("job_create_to_complete_p50_seconds", percentile(durations(jobs, created, ended), 50))
-	b.figure("task_create_to_terminal_p50_seconds", percentile(durations(tasks, created, ended), 50))
+	b.figure("job_lag_p50_seconds", benchkit.Percentile(jobLag, 50))
+	b.figure("job_lag_p99_seconds", benchkit.Percentile(jobLag, 99))
+	b.figure("task_lag_p50_seconds", benchkit.Percentile(lag, 50))
+	b.figure("task_lag_p99_seconds", benchkit.Percentile(lag, 99))
+	b.figure("lag_p99_ratio", benchkit.Percentile(lag, 99)/benchkit.Percentile(jobLag, 99))
+	b.figure("job_create_to_complete_p50_seconds", benchkit.Percentile(durations(jobs, created, ended), 50))
+	b.figure("task_create_to_terminal_p50_seconds", benchkit.Percentile(durations(tasks, created, ended), 50))
 	b.figure("before_job_complete_share", beforeJobComplete(tasks))
 	n := float64(len(tasks))
 	b.figure("operator_writes_per_task", b.spent.writes/n)
@@ -244,8 +252,8 @@ func (b *bench) idleRun(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	doing("watching finished Tasks for %s", untouched)
-	if err := pause(ctx, untouched); err != nil {
+	benchkit.Doing("watching finished Tasks for %s", untouched)
+	if err := benchkit.Pause(ctx, untouched); err != nil {
 		return err
 	}
 	after, err := b.operator.counters(ctx)
@@ -259,7 +267,7 @@ func (b *bench) idleRun(ctx context.Context, namespace string) error {
 
 // lifeRun counts the writes of whole lives: the Jobs are deleted as soon as their Tasks have succeeded.
 func (b *bench) lifeRun(ctx context.Context, namespace string) error {
-	if err := b.cluster.log.skip(); err != nil {
+	if err := b.cluster.Log.Skip(); err != nil {
 		return err
 	}
 	n := min(lifeTasks, b.tasks)
@@ -267,29 +275,30 @@ func (b *bench) lifeRun(ctx context.Context, namespace string) error {
 	if err := b.createTasks(ctx, namespace, n, 0); err != nil {
 		return err
 	}
-	if err := b.cluster.waitTasks(ctx, namespace, n); err != nil {
+	if err := b.cluster.WaitTasks(ctx, namespace, n, benchkit.RunLimit); err != nil {
 		return err
 	}
-	if err := b.cluster.waitNone(ctx, "Jobs to be deleted", jobList(), runLimit, n, client.InNamespace(namespace)); err != nil {
+	err := b.cluster.WaitNone(ctx, "Jobs to be deleted", benchkit.JobList(), benchkit.RunLimit, n, client.InNamespace(namespace))
+	if err != nil {
 		return err
 	}
-	if err := b.cluster.quiet(ctx); err != nil {
+	if err := b.cluster.Quiet(ctx); err != nil {
 		return err
 	}
 	l := newLedger()
-	if err := b.cluster.log.read(namespace, l.add); err != nil {
+	if err := b.cluster.Log.Read(namespace, l.add); err != nil {
 		return err
 	}
 	if _, err := l.taskUnits(); err != nil {
 		return err
 	}
 	b.figure("operator_writes_life_per_task", float64(len(l.writes))/float64(n))
-	return b.cluster.clear(ctx, namespace)
+	return b.cluster.Clear(ctx, namespace)
 }
 
 // tasksThrough runs Tasks until they and their Jobs have ended and the control plane is quiet.
 func (b *bench) tasksThrough(ctx context.Context, namespace string, n int) (*ledger, error) {
-	if err := b.cluster.log.skip(); err != nil {
+	if err := b.cluster.Log.Skip(); err != nil {
 		return nil, err
 	}
 	report, err := b.measureCPU()
@@ -299,20 +308,20 @@ func (b *bench) tasksThrough(ctx context.Context, namespace string, n int) (*led
 	if err := b.createTasks(ctx, namespace, n, longRetention); err != nil {
 		return nil, err
 	}
-	if err := b.cluster.waitTasks(ctx, namespace, n); err != nil {
+	if err := b.cluster.WaitTasks(ctx, namespace, n, benchkit.RunLimit); err != nil {
 		return nil, err
 	}
 	if err := report(); err != nil {
 		return nil, err
 	}
-	if err := b.cluster.waitJobs(ctx, namespace, n, runLimit); err != nil {
+	if err := waitJobs(ctx, b.cluster, namespace, n, benchkit.RunLimit); err != nil {
 		return nil, err
 	}
-	if err := b.cluster.quiet(ctx); err != nil {
+	if err := b.cluster.Quiet(ctx); err != nil {
 		return nil, err
 	}
 	l := newLedger()
-	return l, b.cluster.log.read(namespace, l.add)
+	return l, b.cluster.Log.Read(namespace, l.add)
 }
 
 // countEvents counts what the operator has told about the objects of a namespace, repetitions included. The audit log does
@@ -338,17 +347,7 @@ func (b *bench) countEvents(ctx context.Context, namespace string) (int, error) 
 
 // measureCPU begins to measure; the returned function says what took the processors since.
 func (b *bench) measureCPU() (report func() error, err error) {
-	before, err := b.cpuTimes()
-	if err != nil {
-		return nil, err
-	}
-	return func() error {
-		after, err := b.cpuTimes()
-		if err == nil {
-			b.say("%s", after.since(before))
-		}
-		return err
-	}, nil
+	return benchkit.MeasureCPU(b.cluster, map[string]*benchkit.Process{"operator": b.operator.Process}, b.say)
 }
 
 // sayRequests tells who asked the API server how often.
@@ -358,16 +357,4 @@ func (b *bench) sayRequests(l *ledger, n int) {
 		parts = append(parts, fmt.Sprintf("%s %.2f", agent, float64(l.requests[agent])/float64(n)))
 	}
 	b.say("writes, and reads of Tasks and Jobs, for each: %s", strings.Join(parts, ", "))
-}
-
-// pause waits for a fixed time.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

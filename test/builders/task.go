@@ -137,6 +137,34 @@ func (b *TaskBuilder) WorkerLostTimeout(d time.Duration) *TaskBuilder {
 	return b
 }
 
+// Sidecar sets reporter Sidecar.
+func (b *TaskBuilder) Sidecar() *TaskBuilder {
+	b.task.Spec.Reporter = v1alpha1.ReporterSidecar
+	return b
+}
+
+// HeartbeatTimeout sets heartbeatTimeoutSeconds.
+func (b *TaskBuilder) HeartbeatTimeout(d time.Duration) *TaskBuilder {
+	b.task.Spec.HeartbeatTimeoutSeconds = seconds(d)
+	return b
+}
+
+// ProgressTimeout sets progressTimeoutSeconds.
+func (b *TaskBuilder) ProgressTimeout(d time.Duration) *TaskBuilder {
+	b.task.Spec.ProgressTimeoutSeconds = seconds(d)
+	return b
+}
+
+// Stage adds a stage of weight 1; without a timeout where that is 0.
+func (b *TaskBuilder) Stage(name string, timeout time.Duration) *TaskBuilder {
+	s := v1alpha1.Stage{Name: name, Weight: ptr.To[int32](1)}
+	if timeout > 0 {
+		s.TimeoutSeconds = seconds(timeout)
+	}
+	b.task.Spec.Stages = append(b.task.Spec.Stages, s)
+	return b
+}
+
 // WorkerRetention sets workerRetentionSeconds.
 func (b *TaskBuilder) WorkerRetention(d time.Duration) *TaskBuilder {
 	b.task.Spec.WorkerRetentionSeconds = seconds(d)

@@ -26,6 +26,7 @@ const (
 	operatorNamespace = "taskwarden-system"
 	operatorName      = "taskwarden-controller"
 	operatorUser      = "system:serviceaccount:" + operatorNamespace + ":" + operatorName
+	gatewayName       = "taskwarden-gateway"
 	workerImage       = "taskwarden.dev/imaging:dev"
 	// atOnce is how many tests run at a time. They wait more than they work, and each has one or two workers.
 	atOnce = "4"
@@ -102,17 +103,22 @@ func install(ctx context.Context) error {
 	if _, err := kubectl(ctx, manifests, "apply", "-f", "-"); err != nil {
 		return err
 	}
+	deployments := []string{"deployment/" + operatorName, "deployment/" + gatewayName}
 	if again {
 		// The image keeps its name from one build to the next, so a running operator must be told to take the new one.
-		if _, err := kubectl(ctx, "", "-n", operatorNamespace, "rollout", "restart", "deployment/"+operatorName); err != nil {
+		if _, err := kubectl(ctx, "", append([]string{"-n", operatorNamespace, "rollout", "restart"}, deployments...)...); err != nil {
 			return err
 		}
 	}
 	if _, err := kubectl(ctx, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/tasks.taskwarden.dev"); err != nil {
 		return err
 	}
-	_, err = kubectl(ctx, "", "-n", operatorNamespace, "rollout", "status", "--timeout=180s", "deployment/"+operatorName)
-	return err
+	for _, d := range deployments {
+		if _, err = kubectl(ctx, "", "-n", operatorNamespace, "rollout", "status", "--timeout=180s", d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // kubectl runs kubectl and gives what it prints; what it complains of is in the error.

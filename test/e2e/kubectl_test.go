@@ -43,7 +43,7 @@ func TestKubectlGet(t *testing.T) {
 	w.end(soon, other, v1alpha1.StateSucceeded, v1alpha1.ReasonCompleted)
 
 	narrow := strings.Split(w.kubectl("get", "tasks.taskwarden.dev", "looked-at"), "\n")
-	if got := strings.Fields(narrow[0]); !slices.Equal(got, []string{"NAME", "STATE", "REASON", "ATTEMPT", "AGE"}) {
+	if got := strings.Fields(narrow[0]); !slices.Equal(got, []string{"NAME", "STATE", "REASON", "ATTEMPT", "PROGRESS", "STAGE", "AGE"}) {
 		t.Errorf("columns: %v", got)
 	}
 	if got := strings.Fields(narrow[1]); len(got) != 5 || !slices.Equal(got[:4], []string{"looked-at", "Failed", "NonZeroExitCode", "1"}) {

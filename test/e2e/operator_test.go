@@ -104,9 +104,14 @@ func TestLeaderKilled(t *testing.T) {
 // operators are the operator's pods that are not about to go.
 func (w *world) operators() []corev1.Pod {
 	w.t.Helper()
+	return w.podsOf("controller")
+}
+
+func (w *world) podsOf(component string) []corev1.Pod {
+	w.t.Helper()
 	var pods corev1.PodList
 	err := cluster.client.List(context.WithoutCancel(w.t.Context()), &pods, client.InNamespace(operatorNamespace), client.MatchingLabels{
-		"app.kubernetes.io/name": "taskwarden", "app.kubernetes.io/component": "controller",
+		"app.kubernetes.io/name": "taskwarden", "app.kubernetes.io/component": component,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -149,16 +154,22 @@ func ready(p *corev1.Pod) bool {
 // scale sets the number of replicas and waits until so many are there and the others are gone.
 func (w *world) scale(replicas int) {
 	w.t.Helper()
+	w.scaleOf("controller", replicas)
+}
+
+// scaleOf does so for one component.
+func (w *world) scaleOf(component string, replicas int) {
+	w.t.Helper()
 	ctx := context.WithoutCancel(w.t.Context()) // also used when the test is over
 	deployment := &appsv1.Deployment{}
-	deployment.Namespace, deployment.Name = operatorNamespace, operatorName
+	deployment.Namespace, deployment.Name = operatorNamespace, "taskwarden-"+component
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
 	if err := cluster.client.Patch(ctx, deployment, client.RawPatch("application/merge-patch+json", patch)); err != nil {
 		w.t.Fatal(err)
 	}
-	args := []string{"-n", operatorNamespace, "rollout", "status", "--timeout=120s", "deployment/" + operatorName}
+	args := []string{"-n", operatorNamespace, "rollout", "status", "--timeout=120s", "deployment/" + deployment.Name}
 	if replicas == 0 {
-		args = []string{"-n", operatorNamespace, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=controller", "--timeout=60s"}
+		args = []string{"-n", operatorNamespace, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=" + component, "--timeout=60s"}
 	}
 	if _, err := kubectl(ctx, "", args...); err != nil {
 		w.t.Fatal(err)

@@ -104,7 +104,7 @@ func checkClosed(f *finding, a *v1alpha1.AttemptStatus, v *version) {
 		f.add(6, "attempt-charge", "attempt %d ended with %s and does not say whether it is charged in %s", a.Number, a.Outcome, v)
 	}
 	exited := a.Reason == v1alpha1.ReasonCompleted || a.Reason == v1alpha1.ReasonNonZeroExitCode
-	if exited && a.ExitCode == nil {
+	if exited && a.ExitCode == nil && !ptr.Deref(a.Reported, false) {
 		f.add(6, "attempt-exit", "attempt %d ended with %s and has no exit code in %s", a.Number, a.Reason, v)
 	}
 }
@@ -137,14 +137,22 @@ func checkExits(f *finding, r *record, marks []Mark) {
 	}
 	for _, one := range runsOf(marks) {
 		for _, a := range last.Status.Attempts {
-			if a.Number != one.attempt || one.exit == nil {
-				continue
-			}
-			wrong := a.Reason == v1alpha1.ReasonCompleted && *one.exit != 0 || a.Reason == v1alpha1.ReasonNonZeroExitCode && *one.exit == 0
-			if wrong || a.ExitCode != nil && *a.ExitCode == 0 && *one.exit != 0 {
+			if a.Number == one.attempt && one.exit != nil && !tellsExit(&a, *one.exit) {
 				f.add(6, "exit-mismatch", "the worker of attempt %d exited with %d, stored is %s with exit code %d",
 					a.Number, *one.exit, a.Reason, ptr.Deref(a.ExitCode, -1))
 			}
 		}
 	}
+}
+
+// tellsExit tells whether what is stored of an attempt agrees with how its worker ended. Where a report has ended it, the exit is kept
+// beside that as it was.
+func tellsExit(a *v1alpha1.AttemptStatus, exit int32) bool {
+	switch {
+	case ptr.Deref(a.Reported, false):
+		return a.ExitCode == nil || *a.ExitCode == exit
+	case a.Reason == v1alpha1.ReasonCompleted && exit != 0, a.Reason == v1alpha1.ReasonNonZeroExitCode && exit == 0:
+		return false
+	}
+	return exit == 0 || ptr.Deref(a.ExitCode, exit) != 0
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
+	"github.com/taskwarden/taskwarden/test/audit"
 	"github.com/taskwarden/taskwarden/test/builders"
 )
 
@@ -110,6 +111,13 @@ var good = map[string]func(*testing.T) *story{
 	},
 	"worker killed without a mark, its end known by its pod": func(t *testing.T) *story {
 		s := processing(t, task())
+		s.mark(Start, 1, "pod-1").podEnded(1).status(fail(s, v1alpha1.StateRetrying, true)...)
+		return again(s).mark(Start, 2, "pod-2")
+	},
+	"the same, and an API server that was killed has not logged the creations": func(t *testing.T) *story {
+		s := processing(t, task())
+		s.events = slices.DeleteFunc(s.events, func(e audit.Event) bool { return e.Verb == "create" && e.Object.Resource != "tasks" })
+		s.event("job-controller", "update", "jobs", "status", s.task.Name+"-1", 200, nil, s.ownedJob("1", "job-1"))
 		s.mark(Start, 1, "pod-1").podEnded(1).status(fail(s, v1alpha1.StateRetrying, true)...)
 		return again(s).mark(Start, 2, "pod-2")
 	},

@@ -155,6 +155,12 @@ func (r *reader) takeJob(e *audit.Event) error {
 			})
 		}
 	}
+	if rec == nil && changes(e) {
+		if err := r.learnJob(e); err != nil {
+			return err
+		}
+		rec = r.jobs[e.Object.Name]
+	}
 	// What the Job controller writes costs the operator nothing; that somebody deletes a Job does.
 	weight := 0
 	if e.Verb == "delete" {
@@ -165,7 +171,8 @@ func (r *reader) takeJob(e *audit.Event) error {
 }
 
 func (r *reader) takePod(e *audit.Event) error {
-	if e.Verb == "create" && e.Object.Subresource == "" && e.Stored() {
+	created := e.Verb == "create" && e.Object.Subresource == "" && e.Stored()
+	if created || r.podByName[e.Object.Name] == nil && changes(e) {
 		if err := r.createPod(e); err != nil {
 			return err
 		}
@@ -176,6 +183,22 @@ func (r *reader) takePod(e *audit.Event) error {
 		}
 	}
 	r.charge(r.pods[e.Object.Name], e, weightChildChange)
+	return nil
+}
+
+// changes tells of a write that its answer is the object as it is stored then. An API server that is killed may have stored an object
+// whose creation it has not logged: such an object is known by its first change.
+func changes(e *audit.Event) bool { return e.Stored() && (e.Verb == "update" || e.Verb == "patch") }
+
+// learnJob remembers whose a Job is.
+func (r *reader) learnJob(e *audit.Event) error {
+	stored, err := meta(e)
+	if err != nil {
+		return err
+	}
+	if rec := r.byUID(ownerUID(stored, "Task")); rec != nil {
+		r.jobs[stored.Name], r.jobs[string(stored.UID)] = rec, rec
+	}
 	return nil
 }
 

@@ -98,10 +98,12 @@ func (k *Kubelet) exit(ctx context.Context, pod *corev1.Pod, exit Exit) error {
 			k.endAll(p, exit)
 			return nil
 		}
-		for i := range p.Status.ContainerStatuses {
-			if c := &p.Status.ContainerStatuses[i]; c.Name == exit.Container {
-				c.State, c.Ready, c.Started = k.terminated(c.State, exit), false, ptr.To(false)
-				return nil
+		for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+			for i := range list {
+				if c := &list[i]; c.Name == exit.Container {
+					c.State, c.Ready, c.Started = k.terminated(c.State, exit), false, ptr.To(false)
+					return nil
+				}
 			}
 		}
 		return errors.New("it runs no container " + exit.Container)

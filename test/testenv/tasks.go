@@ -188,3 +188,19 @@ func attemptOf(object client.Object) int {
 	}
 	return n
 }
+
+// ChangeStatus changes the status of a Task as it is stored now, and again where somebody else was faster.
+func (e *Env) ChangeStatus(task *v1alpha1.Task, change func(*v1alpha1.Task) error) {
+	e.t.Helper()
+	Eventually(e.t, func(ctx context.Context) error {
+		live := e.Get(task)
+		if err := change(live); err != nil {
+			return err
+		}
+		err := e.Client.Status().Update(ctx, live)
+		if err != nil && !apierrors.IsConflict(err) {
+			e.t.Fatalf("update the status of Task %s: %v", task.Name, err)
+		}
+		return err
+	})
+}

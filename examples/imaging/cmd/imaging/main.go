@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,12 +20,14 @@ import (
 	"github.com/taskwarden/taskwarden/examples/imaging/internal/contract"
 	"github.com/taskwarden/taskwarden/examples/imaging/internal/marks"
 	"github.com/taskwarden/taskwarden/examples/imaging/internal/picture"
+	"github.com/taskwarden/taskwarden/worker"
 )
 
-const usage = `usage: imaging [--marks DIR]
+const usage = `usage: imaging [--marks DIR] [--pause DURATION]
 
 Makes copies of a picture in other sizes, with a text on each. The input is JSON in the file that TASKWARDEN_INPUT names;
-the result, or the error, is the container's termination message.
+the result, or the error, is the container's termination message. Where TASKWARDEN_REPORTER names a sidecar, that is told
+instead, and stages and progress as well.
 
 exit codes: 0 done, 1 the work failed, 2 bad input or flags, 143 stopped by SIGTERM
 
@@ -43,7 +46,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	// fail tells both readers of an error: the log, and Taskwarden through the termination message.
 	fail := func(exit int, err error) int {
 		log.Error("failed", "error", err.Error(), "exit", exit)
-		if err := contract.WriteMessage(getenv, message(err)); err != nil {
+		if err := contract.WriteMessage(getenv, []byte(message(err))); err != nil {
 			log.Error("no message left", "error", err.Error())
 		}
 		return exit
@@ -56,6 +59,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 		flags.PrintDefaults()
 	}
 	marksDir := flags.String("marks", "", "write a start mark and a stop mark into a file in this `folder`")
+	pause := flags.Duration("pause", 0, "wait this `duration` after each step, so that people can watch")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return contract.ExitOK
@@ -71,11 +75,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	log = log.With("task", env.Name, "namespace", env.Namespace, "uid", env.UID, "attempt", env.Attempt)
 
 	exit, err := marks.Run(*marksDir, env, time.Now, log, func() int {
-		if err := work(ctx, env, getenv, log); err != nil {
-			return fail(exitCode(err), err)
-		}
-		log.Info("done")
-		return contract.ExitOK
+		return attempt(ctx, getenv, log, func(ctx context.Context, t *worker.Task) error {
+			return work(ctx, t, env, log, *pause)
+		})
 	})
 	if err != nil {
 		return fail(exit, err)
@@ -83,7 +85,29 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	return exit
 }
 
-func work(ctx context.Context, env contract.Env, getenv func(string) string, log *slog.Logger) error {
+// attempt runs the work as a worker of Taskwarden, with a sidecar or without one, and gives the exit code. These are the
+// codes of the package worker, too.
+func attempt(ctx context.Context, getenv func(string) string, log *slog.Logger, do worker.Func) int {
+	// The kubelet has made the file of the message. Started by hand, the program makes it itself.
+	unwritable := contract.WriteMessage(getenv, nil)
+	exit := worker.Run(ctx, func(ctx context.Context, t *worker.Task) error {
+		err := do(ctx, t)
+		if err == nil && getenv(contract.EnvReporter) == "" {
+			err = unwritable // a result that nobody can read is no success
+		}
+		return verdict(err)
+	}, worker.Options{Getenv: getenv, MessageFile: contract.MessagePath(getenv), Log: log})
+	if exit == worker.ExitStopped && ctx.Err() != nil {
+		// To the package this is no failure, so it leaves no word on it.
+		if err := contract.WriteMessage(getenv, []byte("stopped by SIGTERM")); err != nil {
+			log.Error("no message left", "error", err.Error())
+		}
+	}
+	return exit
+}
+
+func work(ctx context.Context, t *worker.Task, env contract.Env, log *slog.Logger, pause time.Duration) error {
+	// Not by t.Input, which would take what it does not know: this input is read strictly.
 	if env.InputPath == "" {
 		return &picture.InputError{Problem: contract.EnvInput + " is not set"}
 	}
@@ -96,40 +120,63 @@ func work(ctx context.Context, env contract.Env, getenv func(string) string, log
 	if err != nil {
 		return err
 	}
-	result, err := picture.Process(ctx, in, log)
+	result, err := picture.Process(ctx, in, log, &narrator{ctx, t, pause})
 	if err != nil {
 		return err
 	}
-	msg, err := result.Encode()
-	if err != nil {
+	if err := t.SetResult(worker.Result{URL: result.URL, Data: result.Data}); err != nil {
 		return err
 	}
-	return contract.WriteMessage(getenv, msg)
+	log.Info("done")
+	return nil
 }
 
-func exitCode(err error) int {
-	var input *picture.InputError
-	switch {
-	case errors.As(err, &input):
-		return contract.ExitBadInput
-	case errors.Is(err, context.Canceled):
-		return contract.ExitTerminated
+// narrator reports how far the work is. No checkpoint is among it: the pictures of an attempt are gone with its pod, so the
+// next one has nothing to go on from.
+type narrator struct {
+	ctx   context.Context
+	task  *worker.Task
+	pause time.Duration
+}
+
+func (n *narrator) Enter(stage string) { n.task.Stage(stage) }
+
+// Done counts every stage as the same share of the work, as the operator does where spec.stages have no weights: what the two
+// say of the progress fits together.
+func (n *narrator) Done(stage string, done, all int) {
+	before := float64(slices.Index(picture.Stages, stage))
+	percent := 100 * (before + float64(done)/float64(all)) / float64(len(picture.Stages))
+	n.task.Progress(percent, worker.WithMessage(fmt.Sprintf("%s: %d of %d", stage, done, all)))
+	if n.pause > 0 {
+		select {
+		case <-n.ctx.Done():
+		case <-time.After(n.pause):
+		}
 	}
-	return contract.ExitFailed
+}
+
+// verdict says an error in one line of text, and whether another attempt would end in it as well.
+func verdict(err error) error {
+	if err == nil {
+		return nil
+	}
+	told := errors.New(message(err))
+	var input *picture.InputError
+	if errors.As(err, &input) {
+		return worker.Permanent(told)
+	}
+	return told
 }
 
 // message is err as a termination message: plain text, unless that would by chance be JSON.
-func message(err error) []byte {
+func message(err error) string {
 	// Errors that were joined stand on a line each; a status message is one line.
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
-	if errors.Is(err, context.Canceled) {
-		text = "stopped by SIGTERM"
-	}
 	if len(text) > contract.MaxMessageBytes {
 		text = text[:contract.MaxMessageBytes]
 	}
 	if json.Valid([]byte(text)) {
-		return []byte("error: " + text)
+		return "error: " + text
 	}
-	return []byte(text)
+	return text
 }

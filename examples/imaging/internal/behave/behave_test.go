@@ -158,3 +158,37 @@ func TestLogIsJSON(t *testing.T) {
 		}
 	}
 }
+
+// TestReports: what is reported, in which order, and what becomes of a report that fails.
+func TestReports(t *testing.T) {
+	command := filepath.Join(t.TempDir(), "command")
+	said := command + ".said"
+	script := "#!/bin/sh\necho \"$@\" >> " + said + "\ncase \"$2\" in refused) echo no such stage >&2; exit 2;; esac\n"
+	if err := os.WriteFile(command, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args    []string
+		command string
+		exit    int
+		said    string
+	}{
+		"before and after": {[]string{"--report=stage a", "--report=progress 1", "--report-at-end=succeeded --url u"}, command, 0, "report stage a\nreport progress 1\nreport succeeded --url u\n"},
+		"then its exit":    {[]string{"--report-at-end=succeeded", "--exit=3"}, command, 3, "report succeeded\n"},
+		"refused":          {[]string{"--report=refused", "--report-at-end=succeeded"}, command, 1, "report refused\n"},
+		"no reporter":      {[]string{"--report=stage a"}, "", 1, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(said, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			env := map[string]string{contract.EnvMessagePath: filepath.Join(t.TempDir(), "msg"), contract.EnvAttempt: "1", envCommand: tc.command}
+			if exit := Main(tc.args, func(k string) string { return env[k] }, &bytes.Buffer{}, time.Now, nil); exit != tc.exit {
+				t.Errorf("exit %d, want %d", exit, tc.exit)
+			}
+			if got, err := os.ReadFile(said); err != nil || string(got) != tc.said {
+				t.Errorf("said %q, %v; want %q", got, err, tc.said)
+			}
+		})
+	}
+}

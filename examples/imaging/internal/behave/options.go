@@ -34,6 +34,10 @@ type Options struct {
 	OnSIGTERMExit    int
 	TermGrace        time.Duration
 	MarksDir         string
+	// Reports are made before the work, Finals after it; each is what the report command takes.
+	Reports, Finals []string
+	// ProgressEvery is how often progress is reported during the work; 0: never.
+	ProgressEvery time.Duration
 	// Message is left as it is, however the worker ends by itself. Nil leaves a word on failure and nothing else.
 	Message []byte
 }
@@ -61,6 +65,9 @@ func parse(args []string, stderr io.Writer) (Options, error) {
 	flags.Func("on-sigterm-exit", "exit `code` after SIGTERM (default 143)", exitCode(&o.OnSIGTERMExit))
 	flags.DurationVar(&o.TermGrace, "term-grace", 0, "work on this `duration` after SIGTERM; work that ends meanwhile ends as it would have")
 	flags.StringVar(&o.MarksDir, "marks", "", "write a start mark and a stop mark into a file in this `folder`")
+	flags.Func("report", "first report `WORDS`, such as \"stage resize\"; may be repeated", appendTo(&o.Reports))
+	flags.Func("report-at-end", "report `WORDS` after the work, unless stopped; may be repeated", appendTo(&o.Finals))
+	flags.DurationVar(&o.ProgressEvery, "progress-every", 0, "report progress each `duration` of the work")
 	text := flags.String("message", "", "leave this `text` as termination message; an empty one leaves none")
 	size := flags.Int("message-bytes", 0, "leave a termination message of `N` bytes, more than the 4096 that are kept if wanted")
 	file := flags.String("message-file", "", "leave the content of this `file` as termination message")
@@ -74,7 +81,7 @@ func parse(args []string, stderr io.Writer) (Options, error) {
 	set := map[string]bool{}
 	flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
 	switch {
-	case o.Sleep < 0 || o.TermGrace < 0:
+	case o.Sleep < 0 || o.TermGrace < 0 || o.ProgressEvery < 0:
 		return Options{}, errors.New("a duration is negative")
 	case set["fail-until-attempt"] && o.FailUntilAttempt < 1:
 		return Options{}, errors.New("--fail-until-attempt: want 1 or more")
@@ -124,6 +131,13 @@ func digits(n int) []byte {
 		b[i] = byte('0' + i%10)
 	}
 	return b
+}
+
+func appendTo(list *[]string) func(string) error {
+	return func(s string) error {
+		*list = append(*list, s)
+		return nil
+	}
 }
 
 func exitCode(into *int) func(string) error {

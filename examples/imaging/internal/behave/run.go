@@ -49,7 +49,7 @@ func Main(args []string, getenv func(string) string, stderr io.Writer, now func(
 
 	exit, err := marks.Run(o.MarksDir, env, now, log, func() int {
 		log.Info("started")
-		exit, word := o.run(env.Attempt, log, term)
+		exit, word := o.reporting(reporter{getenv(envCommand)}, env.Attempt, log, term)
 		if o.Message != nil {
 			leave(o.Message)
 		} else if exit != contract.ExitOK {
@@ -63,6 +63,30 @@ func Main(args []string, getenv func(string) string, stderr io.Writer, now func(
 	}
 	return exit
 }
+
+// reporting is run with the reports before and after it. One that fails is a failure of the work.
+func (o Options) reporting(r reporter, attempt int, log *slog.Logger, term <-chan os.Signal) (exit int, why string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := r.sayAll(ctx, o.Reports); err != nil {
+		return contract.ExitFailed, err.Error()
+	}
+	if o.ProgressEvery > 0 {
+		go r.advance(ctx, o.ProgressEvery, o.Sleep)
+	}
+	exit, why = o.run(attempt, log, term)
+	if why == stoppedWord {
+		return exit, why
+	}
+	cancel() // no progress after the end
+	if err := r.sayAll(context.Background(), o.Finals); err != nil {
+		return contract.ExitFailed, err.Error()
+	}
+	return exit, why
+}
+
+// stoppedWord is why a worker has ended that SIGTERM has stopped.
+const stoppedWord = "stopped by SIGTERM"
 
 // run works until the work or SIGTERM ends it, and gives the exit code and a word on why.
 func (o Options) run(attempt int, log *slog.Logger, term <-chan os.Signal) (exit int, why string) {
@@ -97,7 +121,7 @@ func (o Options) terminate(attempt int, done <-chan struct{}) (exit int, why str
 		case <-grace.C:
 		}
 	}
-	return o.OnSIGTERMExit, "stopped by SIGTERM"
+	return o.OnSIGTERMExit, stoppedWord
 }
 
 func (o Options) end(attempt int) (exit int, why string) {

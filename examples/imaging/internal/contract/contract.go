@@ -19,6 +19,8 @@ const (
 	EnvAttempt = "TASKWARDEN_ATTEMPT"
 	// EnvInput is the path of the file that holds spec.input.value.
 	EnvInput = "TASKWARDEN_INPUT"
+	// EnvReporter is the address of the sidecar. Set only where the Task has one.
+	EnvReporter = "TASKWARDEN_REPORTER"
 )
 
 // EnvMessagePath moves the termination message elsewhere. It is ours, for tests and for runs outside a cluster.
@@ -88,14 +90,18 @@ func (r Result) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// WriteMessage leaves msg as the termination message, at the path from the environment or the default one.
-func WriteMessage(getenv func(string) string, msg []byte) error {
-	path := getenv(EnvMessagePath)
-	if path == "" {
-		path = DefaultMessagePath
+// MessagePath is where the termination message goes: the path from the environment or the default one.
+func MessagePath(getenv func(string) string) string {
+	if path := getenv(EnvMessagePath); path != "" {
+		return path
 	}
+	return DefaultMessagePath
+}
+
+// WriteMessage leaves msg as the termination message.
+func WriteMessage(getenv func(string) string, msg []byte) error {
 	// The kubelet has made the file; it is written in place, since the folder around it is not ours to write in.
-	if err := os.WriteFile(path, msg, 0o644); err != nil {
+	if err := os.WriteFile(MessagePath(getenv), msg, 0o644); err != nil {
 		return fmt.Errorf("write termination message: %w", err)
 	}
 	return nil

@@ -23,36 +23,74 @@ import (
 
 const jpegQuality = 85
 
+// The stages of the work, in their order. All pictures pass through one before the first enters the next: a worker reports a
+// stage once.
+const (
+	Download  = "download"
+	Resize    = "resize"
+	Watermark = "watermark"
+	Upload    = "upload"
+)
+
+// Stages are all of them.
+var Stages = []string{Download, Resize, Watermark, Upload}
+
+// Watcher is told how far the work is.
+type Watcher interface {
+	// Enter says that a stage begins.
+	Enter(stage string)
+	// Done says how many of the pictures have passed through the stage.
+	Done(stage string, done, all int)
+}
+
 // Process makes the outputs and gives the result. It looks at ctx between the steps and never leaves half a picture
 // under its final name. An input that is wrong gives an InputError before anything is written.
-func Process(ctx context.Context, in Input, log *slog.Logger) (contract.Result, error) {
+func Process(ctx context.Context, in Input, log *slog.Logger, w Watcher) (contract.Result, error) {
+	w.Enter(Download)
 	p, err := makePlan(in)
 	if err != nil {
 		return contract.Result{}, err
 	}
 	log.Info("source read", "path", p.source.Path, "width", p.source.Width, "height", p.source.Height)
+	w.Done(Download, 1, 1)
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		return contract.Result{}, fmt.Errorf("outputDir: %w", err)
 	}
-	var outs []Output
-	for _, o := range p.outputs {
-		if err := ctx.Err(); err != nil {
-			return contract.Result{}, err
+	pictures, outs := make([]*image.RGBA, len(p.outputs)), make([]Output, len(p.outputs))
+	for _, stage := range []struct {
+		name string
+		step func(i int, o planned) error
+	}{
+		{Resize, func(i int, o planned) error {
+			pictures[i] = p.resize(o)
+			return nil
+		}},
+		{Watermark, func(i int, o planned) error {
+			o.stamp.apply(pictures[i])
+			return nil
+		}},
+		{Upload, func(i int, o planned) (err error) {
+			if outs[i], err = p.write(o, pictures[i]); err != nil {
+				return fmt.Errorf("write %s: %w", o.path, err)
+			}
+			log.Info("output written", "path", outs[i].Path, "bytes", outs[i].Size)
+			pictures[i] = nil
+			return nil
+		}},
+	} {
+		w.Enter(stage.name)
+		for i, o := range p.outputs {
+			if err := ctx.Err(); err != nil {
+				return contract.Result{}, err
+			}
+			if err := stage.step(i, o); err != nil {
+				return contract.Result{}, err
+			}
+			// Given back now: else what a large picture took waits as garbage while the next one is made, and a limit that is enough
+			// for each of them is not enough for all.
+			debug.FreeOSMemory()
+			w.Done(stage.name, i+1, len(p.outputs))
 		}
-		dst := p.resize(o)
-		if err := ctx.Err(); err != nil {
-			return contract.Result{}, err
-		}
-		o.stamp.apply(dst)
-		out, err := p.write(o, dst)
-		if err != nil {
-			return contract.Result{}, fmt.Errorf("write %s: %w", o.path, err)
-		}
-		log.Info("output written", "path", out.Path, "bytes", out.Size)
-		outs = append(outs, out)
-		// Given back now: else a large output waits as garbage while the next one is made, and a limit that is enough
-		// for each of them is not enough for all.
-		debug.FreeOSMemory()
 	}
 	return p.result(outs), ctx.Err()
 }

@@ -27,6 +27,38 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
+// nobody watches.
+type nobody struct{}
+
+func (nobody) Enter(string)          {}
+func (nobody) Done(string, int, int) {}
+
+// diary is a Watcher that writes down what it is told.
+type diary []string
+
+func (d *diary) Enter(stage string) { *d = append(*d, stage) }
+func (d *diary) Done(stage string, done, all int) {
+	*d = append(*d, fmt.Sprintf("%s %d/%d", stage, done, all))
+}
+
+// TestStagesInTheirOrder: the operator refuses a stage that comes before the one that the worker is in.
+func TestStagesInTheirOrder(t *testing.T) {
+	in := Input{
+		Source: sample(t), Sizes: []Size{{Width: 128}, {Width: 64, Height: 64}}, Watermark: "T", Format: JPEG, OutputDir: t.TempDir(),
+	}
+	var got diary
+	if _, err := Process(t.Context(), in, quiet, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := diary{
+		"download", "download 1/1", "resize", "resize 1/2", "resize 2/2", "watermark", "watermark 1/2", "watermark 2/2",
+		"upload", "upload 1/2", "upload 2/2",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 func sample(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs("../../testdata/landscape.png")
@@ -38,7 +70,7 @@ func sample(t *testing.T) string {
 
 func process(t *testing.T, in Input) Data {
 	t.Helper()
-	r, err := Process(t.Context(), in, quiet)
+	r, err := Process(t.Context(), in, quiet, nobody{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +147,7 @@ func TestOutputs(t *testing.T) {
 
 func TestResult(t *testing.T) {
 	in := Input{Source: sample(t), Sizes: []Size{{Width: 160}}, Watermark: "Task", Format: PNG, OutputDir: t.TempDir()}
-	r, err := Process(t.Context(), in, quiet)
+	r, err := Process(t.Context(), in, quiet, nobody{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +363,7 @@ func TestBadSource(t *testing.T) {
 			}
 			out := filepath.Join(t.TempDir(), "out")
 			in := Input{Source: path, Sizes: []Size{{Width: 200}}, Watermark: "T", Format: PNG, OutputDir: out}
-			_, err := Process(t.Context(), in, quiet)
+			_, err := Process(t.Context(), in, quiet, nobody{})
 			refused(t, tc.reason, err, tc.want)
 			if _, err := os.Stat(out); err == nil {
 				t.Errorf("%s: something was written", tc.reason)
@@ -399,7 +431,7 @@ func TestStoppedBetweenSteps(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	in := Input{Source: sample(t), Sizes: []Size{{Width: 320}}, Watermark: "T", Format: JPEG, OutputDir: t.TempDir()}
-	_, err := Process(ctx, in, quiet)
+	_, err := Process(ctx, in, quiet, nobody{})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want context.Canceled", err)
 	}
@@ -414,7 +446,7 @@ func TestCannotWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := Input{Source: sample(t), Sizes: []Size{{Width: 320}}, Watermark: "T", Format: JPEG, OutputDir: file}
-	_, err := Process(t.Context(), in, quiet)
+	_, err := Process(t.Context(), in, quiet, nobody{})
 	var input *InputError
 	if err == nil || errors.As(err, &input) {
 		t.Fatalf("got %v, want an error that another attempt may not meet", err)

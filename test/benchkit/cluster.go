@@ -1,4 +1,4 @@
-package main
+package benchkit
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -34,33 +35,53 @@ import (
 )
 
 const (
-	operatorNamespace = "taskwarden-system"
-	operatorAccount   = "taskwarden-controller"
+	// Namespace is the operator's own.
+	Namespace = "taskwarden-system"
+	// Controller is the service account of the controller, and what it calls itself when it asks the API server.
+	Controller = "taskwarden-controller"
+	// Gateway is the same for the gateway.
+	Gateway = "taskwarden-gateway"
 )
 
-// cluster is a control plane with simulated nodes that belongs to this run alone.
-type cluster struct {
-	client.Client
-	config    *rest.Config
-	bin, name string
-	dir       string
-	log       *auditLog
-	lock      *os.File
+// TunedArgs raise the limits of the controller manager, whose defaults would be all that a benchmark shows.
+var TunedArgs = []string{
+	"--controller-manager-arg=--kube-api-qps=500",
+	"--controller-manager-arg=--kube-api-burst=1000",
+	"--controller-manager-arg=--concurrent-job-syncs=50",
 }
 
-// startCluster brings a fresh cluster up, with the CRD and the operator's role in it.
-func startCluster(ctx context.Context, bin, name string, args []string) (*cluster, error) {
-	c := &cluster{bin: bin, name: name}
+// controllerFiles are the CRD and what the controller may do.
+var controllerFiles = []string{
+	"config/crd/*_*.yaml", "config/rbac/role.yaml", "config/rbac/role_binding.yaml", "config/rbac/service_account.yaml",
+}
+
+// Cluster is a control plane with simulated nodes that belongs to this run alone.
+type Cluster struct {
+	client.Client
+	// Config is an administrator's.
+	Config *rest.Config
+	Name   string
+	// Log is the audit log.
+	Log *AuditLog
+
+	bin, dir string
+	lock     *os.File
+}
+
+// StartCluster brings a fresh cluster up, with the CRD and the controller's role in it. Further files, by pattern, are applied,
+// too.
+func StartCluster(ctx context.Context, bin, name string, args []string, files ...string) (*Cluster, error) {
+	c := &Cluster{bin: bin, Name: name}
 	var err error
 	if c.lock, err = lockCluster(name); err != nil {
 		return nil, err
 	}
-	doing("starting cluster %s", name)
+	Doing("starting cluster %s", name)
 	if err := c.start(ctx, args); err != nil {
-		return nil, errors.Join(err, c.down())
+		return nil, errors.Join(err, c.Down())
 	}
-	if err := c.install(ctx); err != nil {
-		return nil, errors.Join(err, c.down())
+	if err := c.install(ctx, append(slices.Clone(controllerFiles), files...)); err != nil {
+		return nil, errors.Join(err, c.Down())
 	}
 	return c, nil
 }
@@ -88,15 +109,15 @@ func lockCluster(name string) (*os.File, error) {
 	return f, nil
 }
 
-func (c *cluster) start(ctx context.Context, args []string) error {
-	if _, err := c.call(ctx, "down", "--name", c.name); err != nil {
+func (c *Cluster) start(ctx context.Context, args []string) error {
+	if _, err := c.call(ctx, "down", "--name", c.Name); err != nil {
 		return err
 	}
-	up := append([]string{"up", "--name", c.name, "--node", "kwok"}, args...)
+	up := append([]string{"up", "--name", c.Name, "--node", "kwok"}, args...)
 	if _, err := c.call(ctx, up...); err != nil {
 		return err
 	}
-	env, err := c.call(ctx, "env", "--name", c.name)
+	env, err := c.call(ctx, "env", "--name", c.Name)
 	if err != nil {
 		return err
 	}
@@ -106,23 +127,24 @@ func (c *cluster) start(ctx context.Context, args []string) error {
 			values[key] = value
 		}
 	}
-	c.dir, c.log = values["CLUSTER_DIR"], &auditLog{path: values["AUDIT_LOG"]}
-	if c.config, err = clientcmd.BuildConfigFromFlags("", values["KUBECONFIG"]); err != nil {
+	c.dir, c.Log = values["CLUSTER_DIR"], &AuditLog{Path: values["AUDIT_LOG"]}
+	if c.Config, err = clientcmd.BuildConfigFromFlags("", values["KUBECONFIG"]); err != nil {
 		return err
 	}
-	c.config.QPS = -1 // the creators are bounded by their number
-	c.config.UserAgent = "taskwarden-bench"
+	c.Config.QPS = -1 // the creators are bounded by their number
+	c.Config.UserAgent = "taskwarden-bench"
 	ctrllog.SetLogger(logr.Discard()) // the client has nothing to say that its errors do not
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(
+		clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
-	c.Client, err = client.New(c.config, client.Options{Scheme: scheme})
+	c.Client, err = client.New(c.Config, client.Options{Scheme: scheme})
 	return err
 }
 
 // call runs the cluster program and answers its standard output; its progress goes where ours goes.
-func (c *cluster) call(ctx context.Context, args ...string) (string, error) {
+func (c *Cluster) call(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.bin, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second
@@ -134,23 +156,23 @@ func (c *cluster) call(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// down ends the cluster, whatever state it is in.
-func (c *cluster) down() error {
-	ctx, cancel := cleaning()
+// Down ends the cluster, whatever state it is in.
+func (c *Cluster) Down() error {
+	ctx, cancel := Cleaning()
 	defer cancel()
-	_, err := c.call(ctx, "down", "--name", c.name)
+	_, err := c.call(ctx, "down", "--name", c.Name)
 	return errors.Join(err, c.lock.Close())
 }
 
-// install applies the CRD and what the operator may do.
-func (c *cluster) install(ctx context.Context) error {
+// install applies files, and waits until there are Tasks.
+func (c *Cluster) install(ctx context.Context, patterns []string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operatorNamespace}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
 	if err := c.Create(ctx, ns); err != nil {
 		return err
 	}
-	for _, pattern := range []string{"config/crd/*_*.yaml", "config/rbac/role.yaml", "config/rbac/role_binding.yaml", "config/rbac/service_account.yaml"} {
+	for _, pattern := range patterns {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			return err
@@ -175,7 +197,7 @@ func (c *cluster) install(ctx context.Context) error {
 	return nil
 }
 
-func (c *cluster) applyFile(ctx context.Context, file string) error {
+func (c *Cluster) applyFile(ctx context.Context, file string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -184,21 +206,24 @@ func (c *cluster) applyFile(ctx context.Context, file string) error {
 	if err := yaml.Unmarshal(content, &object.Object); err != nil {
 		return err
 	}
-	return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(&object), client.FieldOwner("taskwarden-bench"), client.ForceOwnership)
+	return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(&object),
+		client.FieldOwner("taskwarden-bench"), client.ForceOwnership)
 }
 
-// writeOperatorKubeconfig gives the operator the rights that it has in a real cluster, and the place in the API server's
-// queues that goes with them; an administrator would pass all others.
-func (c *cluster) writeOperatorKubeconfig(ctx context.Context, file string) error {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: operatorAccount}}
-	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 60 * 60)}}
+// WriteKubeconfig gives one of the operator's accounts the rights that it has in a real cluster, and the place in the API
+// server's queues that goes with them; an administrator would pass all others.
+func (c *Cluster) WriteKubeconfig(ctx context.Context, accountName, file string) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: accountName}}
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: ptr.To[int64](24 * 60 * 60),
+	}}
 	if err := c.SubResource("token").Create(ctx, account, token); err != nil {
-		return fmt.Errorf("token for the operator: %w", err)
+		return fmt.Errorf("token for %s: %w", accountName, err)
 	}
 	const name = "bench"
 	return clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{name: {
-			Server: c.config.Host, CertificateAuthority: c.config.CAFile, CertificateAuthorityData: c.config.CAData,
+			Server: c.Config.Host, CertificateAuthority: c.Config.CAFile, CertificateAuthorityData: c.Config.CAData,
 		}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {Token: token.Status.Token}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
@@ -206,8 +231,8 @@ func (c *cluster) writeOperatorKubeconfig(ctx context.Context, file string) erro
 	}, file)
 }
 
-// processes are the ids of the cluster's servers, by name.
-func (c *cluster) processes() (map[string]int, error) {
+// Processes are the ids of the cluster's servers, by name.
+func (c *Cluster) Processes() (map[string]int, error) {
 	content, err := os.ReadFile(filepath.Join(c.dir, "cluster.json"))
 	if err != nil {
 		return nil, err
@@ -228,8 +253,8 @@ func (c *cluster) processes() (map[string]int, error) {
 	return pids, nil
 }
 
-// makeNamespace makes the namespace of one phase, and waits until pods can be made in it.
-func (c *cluster) makeNamespace(ctx context.Context, name string) error {
+// MakeNamespace makes the namespace of one phase, and waits until pods can be made in it.
+func (c *Cluster) MakeNamespace(ctx context.Context, name string) error {
 	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 		return err
 	}
@@ -237,4 +262,9 @@ func (c *cluster) makeNamespace(ctx context.Context, name string) error {
 	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		return c.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, account) == nil, nil
 	})
+}
+
+// Cleaning bounds what is done after the end of a run, when its own context may be over already.
+func Cleaning() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 2*time.Minute)
 }

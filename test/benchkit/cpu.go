@@ -1,4 +1,4 @@
-package main
+package benchkit
 
 import (
 	"errors"
@@ -15,24 +15,19 @@ import (
 // ticksPerSecond is the unit of /proc, the same on all Linux machines.
 const ticksPerSecond = 100
 
-// cpuTimes says what took the processors: figures of a run that shared the machine with something else mean little.
-type cpuTimes struct {
+// CPUTimes says what took the processors: figures of a run that shared the machine with something else mean little.
+type CPUTimes struct {
 	at   time.Time
 	of   map[string]float64 // CPU seconds by process
 	busy float64            // of the whole machine
 }
 
-func (b *bench) cpuTimes() (cpuTimes, error) {
-	pids, err := b.cluster.processes()
-	if err != nil {
-		return cpuTimes{}, err
-	}
-	pids["bench"] = os.Getpid()
-	if b.operator != nil {
-		pids["operator"] = b.operator.cmd.Process.Pid
-	}
-	t := cpuTimes{at: time.Now(), of: map[string]float64{}}
-	for name, pid := range pids {
+// ReadCPUTimes reads the times of some processes, by name, and those of this one and of the machine.
+func ReadCPUTimes(pids map[string]int) (CPUTimes, error) {
+	t := CPUTimes{at: time.Now(), of: map[string]float64{}}
+	all := maps.Clone(pids)
+	all["bench"] = os.Getpid()
+	for name, pid := range all {
 		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			return t, err
@@ -80,8 +75,8 @@ func sumTicks(fields []string) (float64, error) {
 	return sum, nil
 }
 
-// since describes the CPU time from an earlier reading on.
-func (t cpuTimes) since(before cpuTimes) string {
+// Since describes the CPU time from an earlier reading on.
+func (t CPUTimes) Since(before CPUTimes) string {
 	total := t.busy - before.busy
 	others := total
 	var parts []string
@@ -93,4 +88,26 @@ func (t cpuTimes) since(before cpuTimes) string {
 	return fmt.Sprintf("CPU seconds: %s, all others %.1f; the %d processors were busy for %.0f%% of %.1f s",
 		strings.Join(parts, ", "), max(others, 0), runtime.NumCPU(),
 		100*total/t.at.Sub(before.at).Seconds()/float64(runtime.NumCPU()), t.at.Sub(before.at).Seconds())
+}
+
+// MeasureCPU begins to measure the cluster and further processes; the returned function says what took the processors since.
+func MeasureCPU(c *Cluster, processes map[string]*Process, say func(string, ...any)) (report func() error, err error) {
+	pids, err := c.Processes()
+	if err != nil {
+		return nil, err
+	}
+	for name, p := range processes {
+		pids[name] = p.PID()
+	}
+	before, err := ReadCPUTimes(pids)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		after, err := ReadCPUTimes(pids)
+		if err == nil {
+			say("%s", after.Since(before))
+		}
+		return err
+	}, nil
 }

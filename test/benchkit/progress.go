@@ -1,4 +1,4 @@
-package main
+package benchkit
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ var progress = struct {
 	status      string
 }{began: time.Now()}
 
-// say prints a line of progress with the time since the start.
-func say(format string, args ...any) {
+// Say prints a line of progress with the time since the start.
+func Say(format string, args ...any) {
 	progress.Lock()
 	defer progress.Unlock()
 	progress.status = ""
@@ -30,15 +30,15 @@ func sayLocked(text string) {
 	fmt.Fprintf(os.Stderr, "[%6.1fs] %s\n", time.Since(progress.began).Seconds(), text)
 }
 
-// doing sets what is said when nothing else has been for a while.
-func doing(format string, args ...any) {
+// Doing sets what is said when nothing else has been for a while.
+func Doing(format string, args ...any) {
 	progress.Lock()
 	defer progress.Unlock()
 	progress.status = fmt.Sprintf(format, args...)
 }
 
-// heartbeat says the status again and again until the returned function is called.
-func heartbeat() (stop func()) {
+// Heartbeat says the status again and again until the returned function is called.
+func Heartbeat() (stop func()) {
 	done := make(chan struct{})
 	tick := time.NewTicker(time.Second)
 	go func() {

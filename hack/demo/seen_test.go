@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
+)
+
+// at is a Task at a point on its way.
+func at(uid types.UID, stage string, percent int32) *v1alpha1.Task {
+	t := &v1alpha1.Task{ObjectMeta: metav1.ObjectMeta{Name: string(uid), Namespace: demoNamespace, UID: uid}}
+	t.Status.Progress = &v1alpha1.TaskProgress{Stage: stage, Percent: ptr.To(percent)}
+	return t
+}
+
+func TestSightings(t *testing.T) {
+	good := []*v1alpha1.Task{
+		at("a", "", 0), at("a", "render", 0), at("b", "other", 1), at("a", "render", 40), at("a", "render", 40), at("a", "", 0),
+		at("a", "render", 60), at("a", "upload", 75), at("a", "upload", 100),
+	}
+	whole := at("a", "upload", 100)
+	for name, tt := range map[string]struct {
+		stages, percents string
+		seen             []*v1alpha1.Task
+		ended            *v1alpha1.Task
+		good             bool
+	}{
+		"as it should":        {"render,upload", "3", good, whole, true},
+		"nothing expected":    {"", "", nil, whole, true},
+		"nothing seen":        {"render,upload", "", nil, whole, false},
+		"no progress seen":    {"", "1", []*v1alpha1.Task{at("a", "x", 0), at("a", "x", 100)}, whole, false},
+		"a stage was missed":  {"render,bind,upload", "3", good, whole, false},
+		"a stage too many":    {"render", "3", good, whole, false},
+		"another order":       {"upload,render", "3", good, whole, false},
+		"too little progress": {"render,upload", "4", good, whole, false},
+		"not 100 at the end":  {"render,upload", "3", good, at("a", "upload", 99), false},
+		"seen of another one": {"other", "", good[:2], at("b", "", 0), false},
+		"not a number":        {"", "x", good, whole, false},
+	} {
+		s := newSightings()
+		for _, seen := range tt.seen {
+			s.note(seen)
+		}
+		sample := at("a", "", 0)
+		sample.Annotations = map[string]string{expectStages: tt.stages, expectPercents: tt.percents}
+		if err := s.check(sample, tt.ended); (err == nil) != tt.good {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestSightingsAreWatched: what is replaced at once is seen all the same.
+func TestSightingsAreWatched(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Task{}).Build()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, ended := newSightings(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.watch(ctx, api)
+	}()
+	task := at("a", "", 0)
+	if err := api.Create(ctx, task); err != nil {
+		t.Fatal(err)
+	}
+	sample := at("a", "", 0)
+	sample.Annotations = map[string]string{expectStages: "first,second", expectPercents: "1"}
+	for {
+		// The watch may begin after some of the changes, so they are made until all were seen.
+		for _, stage := range []string{"first", "second"} {
+			task.Status.Progress = &v1alpha1.TaskProgress{Stage: stage, Percent: ptr.To[int32](50)}
+			if err := api.Status().Update(ctx, task); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := s.check(sample, at("a", "second", 100))
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	<-ended
+}

@@ -1,0 +1,69 @@
+package gateway
+
+import (
+	"net"
+	"sync"
+)
+
+// maxPerAddress is how many connections one address may have. Each pod has its own; where they come through their node, its
+// pods together stay below it.
+const maxPerAddress = 400
+
+// perAddress is a listener that closes what one address opens beyond its share, so that it cannot take all connections.
+type perAddress struct {
+	net.Listener
+	limit int
+
+	mu   sync.Mutex
+	open map[string]int
+}
+
+func newPerAddress(l net.Listener, limit int) net.Listener {
+	return &perAddress{Listener: l, limit: limit, open: map[string]int{}}
+}
+
+// Accept implements net.Listener.
+func (l *perAddress) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+		if err == nil && l.enter(host) {
+			return &counted{Conn: conn, leave: sync.OnceFunc(func() { l.leave(host) })}, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+func (l *perAddress) enter(host string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[host] >= l.limit {
+		return false
+	}
+	l.open[host]++
+	return true
+}
+
+func (l *perAddress) leave(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open[host]--
+	if l.open[host] == 0 {
+		delete(l.open, host)
+	}
+}
+
+// counted is a connection that counts for its address until it is closed.
+type counted struct {
+	net.Conn
+	leave func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
