@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -119,9 +118,23 @@ func (l *ledger) addConflict(e *audit.Event) {
 	}
 }
 
-// isNews tells the gateways' writes apart: of a final report they make a merge patch, an object, of everything else a JSON
-// patch, a list.
-func isNews(e *audit.Event) bool { return bytes.HasPrefix(bytes.TrimSpace(e.Request), []byte("[")) }
+// isNews tells the gateways' writes apart: all are JSON patches, and those of what is not final put a sequence into the worker's
+// status.
+func isNews(e *audit.Event) bool {
+	var patch []struct {
+		Op   string `json:"op"`
+		Path string `json:"path"`
+	}
+	if json.Unmarshal(e.Request, &patch) != nil {
+		return false
+	}
+	for _, o := range patch {
+		if o.Op == "add" && o.Path == "/status/worker/sequence" {
+			return true
+		}
+	}
+	return false
+}
 
 func (l *ledger) addPod(e *audit.Event, o *stored) {
 	name := o.Metadata.Labels[v1alpha1.LabelTask]

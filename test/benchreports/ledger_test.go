@@ -30,7 +30,8 @@ func taskJSON(status string) string { return `{"metadata":{"name":"a"},"status":
 
 func TestLedger(t *testing.T) {
 	const report = `"report":{"attempt":1,"podUID":"p","sequence":7}`
-	conflict := write(benchkit.Gateway, `[]`, `{"kind":"Status"}`, 3)
+	const news, final = `[{"op":"test","path":"/status/report"},{"op":"add","path":"/status/worker/sequence"}]`, `[{"op":"add","path":"/status/report"}]`
+	conflict := write(benchkit.Gateway, news, `{"kind":"Status"}`, 3)
 	conflict.Status.Code = 422
 	pod := &audit.Event{
 		Stage: "ResponseComplete", Verb: "patch", Status: audit.Status{Code: 200}, Done: at(7),
@@ -42,11 +43,11 @@ func TestLedger(t *testing.T) {
 	for _, e := range []*audit.Event{
 		write(benchkit.Controller, `{}`, taskJSON(`{"state":"Processing"}`), 1),
 		// Logged in another order than they were stored.
-		write(benchkit.Gateway, `[{"op":"test"}]`, taskJSON(`{"state":"Processing"}`), 4),
-		write(benchkit.Gateway, `[{"op":"test"}]`, taskJSON(`{"state":"Processing"}`), 2),
+		write(benchkit.Gateway, news, taskJSON(`{"state":"Processing"}`), 4),
+		write(benchkit.Gateway, news, taskJSON(`{"state":"Processing"}`), 2),
 		conflict,
 		write(benchkit.Controller, `{}`, taskJSON(`{"state":"Succeeded",`+report+`}`), 6),
-		write(benchkit.Gateway, `{}`, taskJSON(`{"state":"Processing",`+report+`}`), 5),
+		write(benchkit.Gateway, final, taskJSON(`{"state":"Processing",`+report+`}`), 5),
 		pod,
 		write(benchkit.Controller, `{}`, taskJSON(`{"state":"Succeeded",`+report+`}`), 8),
 	} {
