@@ -38,22 +38,22 @@ type Task struct {
 
 func newTask(o *Options) (*Task, error) {
 	t := &Task{
-		Name: o.Getenv(envTaskName), Namespace: o.Getenv(envTaskNamespace), UID: o.Getenv(envTaskUID), Attempt: 1, options: o,
+		Name: o.Getenv(report.EnvTaskName), Namespace: o.Getenv(report.EnvTaskNamespace), UID: o.Getenv(report.EnvTaskUID), Attempt: 1, options: o,
 	}
-	if text := o.Getenv(envAttempt); text != "" {
+	if text := o.Getenv(report.EnvAttempt); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return nil, fmt.Errorf("%s must be a number from 1, not %.40q", envAttempt, text)
+			return nil, fmt.Errorf("%s must be a number from 1, not %.40q", report.EnvAttempt, text)
 		}
 		t.Attempt = n
 	}
-	base := o.Getenv(envReporter)
+	base := o.Getenv(report.EnvReporter)
 	if base == "" {
 		return t, nil
 	}
 	sidecar, err := client.New(base)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", envReporter, err)
+		return nil, fmt.Errorf("%s: %w", report.EnvReporter, err)
 	}
 	t.sidecar = sidecar
 	return t, nil
@@ -62,7 +62,7 @@ func newTask(o *Options) (*Task, error) {
 // Input reads spec.input.value into v, as encoding/json does. The error is ErrNoInput where the Task has none, and permanent
 // where the input does not fit into v: the same input will not fit the next time.
 func (t *Task) Input(v any) error {
-	found, err := t.readFile(envInput, v)
+	found, err := t.readFile(report.EnvInput, v)
 	switch {
 	case err != nil:
 		return fmt.Errorf("the input: %w", err)
@@ -74,7 +74,7 @@ func (t *Task) Input(v any) error {
 
 // Checkpoint reads what an earlier attempt has saved into v, as encoding/json does. It tells whether there is anything.
 func (t *Task) Checkpoint(v any) (found bool, err error) {
-	found, err = t.readFile(envCheckpoint, v)
+	found, err = t.readFile(report.EnvCheckpoint, v)
 	if err != nil {
 		return false, fmt.Errorf("the checkpoint: %w", err)
 	}

@@ -57,18 +57,6 @@ const (
 	ExitStopped = 143
 )
 
-// Environment variables that the operator sets in a worker's container. See also the user's guide.
-const (
-	envTaskName         = "TASKWARDEN_TASK_NAME"
-	envTaskNamespace    = "TASKWARDEN_TASK_NAMESPACE"
-	envTaskUID          = "TASKWARDEN_TASK_UID"
-	envAttempt          = "TASKWARDEN_ATTEMPT"
-	envInput            = "TASKWARDEN_INPUT"
-	envCheckpoint       = "TASKWARDEN_CHECKPOINT"
-	envReporter         = "TASKWARDEN_REPORTER"
-	envHeartbeatSeconds = "TASKWARDEN_HEARTBEAT_SECONDS"
-)
-
 const (
 	defaultHeartbeat   = 10 * time.Second
 	defaultMessageFile = "/dev/termination-log"
@@ -149,7 +137,7 @@ func withDefaults(o Options) Options {
 	}
 	if o.HeartbeatInterval == 0 {
 		o.HeartbeatInterval = defaultHeartbeat
-		if n, err := strconv.Atoi(o.Getenv(envHeartbeatSeconds)); err == nil && n > 0 {
+		if n, err := strconv.Atoi(o.Getenv(report.EnvHeartbeatSeconds)); err == nil && n > 0 {
 			o.HeartbeatInterval = time.Duration(n) * time.Second / 3
 		}
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/report"
 )
 
@@ -64,7 +63,7 @@ func options(t *testing.T, env ...string) Options {
 	if err := os.WriteFile(message, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	vars := map[string]string{envTaskName: "thumbnails", envTaskNamespace: "media", envTaskUID: "uid", envAttempt: "2"}
+	vars := map[string]string{report.EnvTaskName: "thumbnails", report.EnvTaskNamespace: "media", report.EnvTaskUID: "uid", report.EnvAttempt: "2"}
 	for _, pair := range env {
 		name, value, _ := strings.Cut(pair, "=")
 		vars[name] = value
@@ -159,7 +158,7 @@ func TestOutcomes(t *testing.T) {
 				t.Errorf("the termination message is %q, want %q", got, c.message)
 			}
 			s := newSidecar(t)
-			o = options(t, envReporter+"="+s.URL)
+			o = options(t, report.EnvReporter+"="+s.URL)
 			if code := Run(t.Context(), c.do, o); code != c.code {
 				t.Errorf("with a sidecar the exit code is %d, want %d", code, c.code)
 			}
@@ -174,7 +173,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 func TestTaskKnowsWhatItIsFor(t *testing.T) {
-	o := options(t, envInput+"="+file(t, `{"pages":12}`), envCheckpoint+"="+file(t, `7`))
+	o := options(t, report.EnvInput+"="+file(t, `{"pages":12}`), report.EnvCheckpoint+"="+file(t, `7`))
 	code := Run(t.Context(), func(_ context.Context, task *Task) error {
 		var input struct{ Pages int }
 		if err := task.Input(&input); err != nil || input.Pages != 12 {
@@ -205,7 +204,7 @@ func TestTaskKnowsWhatItIsFor(t *testing.T) {
 	code = Run(t.Context(), func(_ context.Context, task *Task) error {
 		var pages int
 		return task.Input(&pages)
-	}, options(t, envInput+"="+file(t, `"twelve"`)))
+	}, options(t, report.EnvInput+"="+file(t, `"twelve"`)))
 	if code != ExitPermanent {
 		t.Errorf("input of another type: exit code %d, want that of a permanent failure", code)
 	}
@@ -228,7 +227,7 @@ func TestC44ResultLimits(t *testing.T) {
 		"a message over the limits": {result: Result{Message: strings.Repeat("x", 1025)}, want: "1024"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := options(t, envReporter+"="+c.sidecar)
+			o := options(t, report.EnvReporter+"="+c.sidecar)
 			Run(t.Context(), func(_ context.Context, task *Task) error {
 				err := task.SetResult(c.result)
 				if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -250,7 +249,7 @@ func TestC44ResultLimits(t *testing.T) {
 func TestStopped(t *testing.T) {
 	s := newSidecar(t)
 	ctx, stop := context.WithCancel(t.Context())
-	o := options(t, envReporter+"="+s.URL)
+	o := options(t, report.EnvReporter+"="+s.URL)
 	code := Run(ctx, func(ctx context.Context, task *Task) error {
 		stop()
 		<-ctx.Done()
@@ -288,7 +287,7 @@ func TestC27ClosedAttempt(t *testing.T) {
 			t.Errorf("the cause is %v", context.Cause(ctx))
 		}
 		return ctx.Err()
-	}, options(t, envReporter+"="+s.URL))
+	}, options(t, report.EnvReporter+"="+s.URL))
 	if code != ExitStopped {
 		t.Errorf("exit code %d", code)
 	}
@@ -311,7 +310,7 @@ func TestHeartbeats(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSidecar(t)
-			o := options(t, envReporter+"="+s.URL, envHeartbeatSeconds+"="+c.seconds)
+			o := options(t, report.EnvReporter+"="+s.URL, report.EnvHeartbeatSeconds+"="+c.seconds)
 			o.HeartbeatInterval = c.set
 			beat, beaten := make(chan struct{}), make(chan time.Duration)
 			o.pause = func(ctx context.Context, d time.Duration) error {
@@ -349,7 +348,7 @@ func TestRefusals(t *testing.T) {
 		return http.StatusRequestEntityTooLarge, report.Answer{Code: report.TooLarge, Field: "checkpoint", Limit: 16384,
 			Message: "checkpoint: has 20002 bytes, the limit is 16384"}
 	}
-	o := options(t, envReporter+"="+s.URL)
+	o := options(t, report.EnvReporter+"="+s.URL)
 	code := Run(t.Context(), func(_ context.Context, task *Task) error {
 		task.Progress(1)
 		task.Stage("a")
@@ -381,7 +380,7 @@ func TestDoesNotGiveUp(t *testing.T) {
 		}
 		return http.StatusAccepted, report.Answer{Outcome: report.Queued}
 	}
-	o := options(t, envReporter+"="+s.URL)
+	o := options(t, report.EnvReporter+"="+s.URL)
 	code := Run(t.Context(), func(ctx context.Context, task *Task) error {
 		task.Stage("a")
 		return errors.Join(ctx.Err(), task.SaveCheckpoint(1))
@@ -393,7 +392,7 @@ func TestDoesNotGiveUp(t *testing.T) {
 }
 
 func TestWrongEnvironment(t *testing.T) {
-	for _, wrong := range []string{envAttempt + "=x", envAttempt + "=0", envReporter + "=ftp://a"} {
+	for _, wrong := range []string{report.EnvAttempt + "=x", report.EnvAttempt + "=0", report.EnvReporter + "=ftp://a"} {
 		o := options(t, wrong)
 		code := Run(t.Context(), func(context.Context, *Task) error { t.Error("the work begins"); return nil }, o)
 		name, _, _ := strings.Cut(wrong, "=")
@@ -410,19 +409,6 @@ func TestPermanent(t *testing.T) {
 	err := fmt.Errorf("page 3: %w", Permanent(io.EOF))
 	if !IsPermanent(err) || !errors.Is(err, io.EOF) || IsPermanent(io.EOF) || IsPermanent(nil) {
 		t.Error("IsPermanent is wrong")
-	}
-}
-
-// TestNamesAreThoseOfTheAPI: this package must not import that of the API, so that a worker needs the standard library alone.
-func TestNamesAreThoseOfTheAPI(t *testing.T) {
-	for ours, theirs := range map[string]string{
-		envTaskName: v1alpha1.EnvTaskName, envTaskNamespace: v1alpha1.EnvTaskNamespace, envTaskUID: v1alpha1.EnvTaskUID,
-		envAttempt: v1alpha1.EnvAttempt, envInput: v1alpha1.EnvInput, envCheckpoint: v1alpha1.EnvCheckpoint,
-		envReporter: v1alpha1.EnvReporter, envHeartbeatSeconds: v1alpha1.EnvHeartbeatSeconds,
-	} {
-		if ours != theirs {
-			t.Errorf("%s is %s in the API", ours, theirs)
-		}
 	}
 }
 

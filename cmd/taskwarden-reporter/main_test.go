@@ -177,7 +177,7 @@ func TestReportRefuses(t *testing.T) {
 		{[]string{"cancel"}, "cancel"},
 		{nil, "Usage:"},
 		{[]string{"serve", "now"}, "no arguments"},
-		{[]string{"serve"}, reporter.EnvAttempt},
+		{[]string{"serve"}, report.EnvAttempt},
 	} {
 		code, _, errs := runHere(c.args, a.URL)
 		if code != exitRefused || !strings.Contains(errs, c.want) {
@@ -203,7 +203,7 @@ func TestReportRefuses(t *testing.T) {
 func runHere(args []string, sidecar string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(args, strings.NewReader(""), &out, &errs, func(name string) string {
-		if name == envReporter {
+		if name == report.EnvReporter {
 			return sidecar
 		}
 		return ""
@@ -289,7 +289,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{
-		reporter.EnvTaskUID + "=u", reporter.EnvAttempt + "=1", report.EnvGatewayURL + "=" + gateway.URL,
+		report.EnvTaskUID + "=u", report.EnvAttempt + "=1", report.EnvGatewayURL + "=" + gateway.URL,
 		report.EnvTokenFile + "=" + filepath.Join(dir, "token"), report.EnvSpool + "=" + filepath.Join(dir, "spool"),
 		reporter.EnvListen + "=" + listen, reporter.EnvNoteFile + "=" + filepath.Join(dir,
 			"note"), report.EnvCommandFile + "=" + command,

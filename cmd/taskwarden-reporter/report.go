@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	// envReporter is where the operator tells a worker the sidecar's address.
-	envReporter = "TASKWARDEN_REPORTER"
 	// patience is how long the command tries to reach the sidecar.
 	patience = 5 * time.Second
 	// maxWait is the longest --wait.
@@ -114,13 +112,13 @@ func asksForHelp(args []string) bool {
 }
 
 func (c *reportCommand) send(t *told) error {
-	base := c.getenv(envReporter)
+	base := c.getenv(report.EnvReporter)
 	if base == "" {
-		return misused("%s is not set: there is a sidecar only where the Task has reporter: Sidecar", envReporter)
+		return misused("%s is not set: there is a sidecar only where the Task has reporter: Sidecar", report.EnvReporter)
 	}
 	api, err := client.New(base)
 	if err != nil {
-		return misused("%s: %v", envReporter, err)
+		return misused("%s: %v", report.EnvReporter, err)
 	}
 	status, err := api.PostPatiently(context.Background(), t.kind, t.body, t.wait, patience)
 	if err != nil {

@@ -12,14 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/taskwarden/taskwarden/internal/gateway"
 )
 
-// Names of the gateway's objects, as config/gateway has them.
 const (
-	GatewayName        = "taskwarden-gateway"
-	GatewayCAConfigMap = "taskwarden-gateway-ca"
-	GatewayCAKey       = "ca.crt"
-	gatewayPort        = 8443
+	// gatewayPort is that of the gateway's Service, as config/gateway has it.
+	gatewayPort = 8443
 	// controllerContainer is the operator's own: others may have been injected beside it.
 	controllerContainer = "controller"
 )
@@ -66,23 +65,23 @@ func (g *Gateways) Find(ctx context.Context) (*Gateway, error) {
 
 func (g *Gateways) find(ctx context.Context) (*Gateway, error) {
 	var service corev1.Service
-	if err := g.Reader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: GatewayName}, &service); err != nil {
+	if err := g.Reader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: gateway.ServiceName}, &service); err != nil {
 		return nil, err
 	}
 	var ca corev1.ConfigMap
-	if err := g.Reader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: GatewayCAConfigMap}, &ca); err != nil {
+	if err := g.Reader.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: gateway.ConfigMapName}, &ca); err != nil {
 		return nil, err
 	}
-	if ca.Data[GatewayCAKey] == "" {
-		return nil, fmt.Errorf("ConfigMap %s has no %s", GatewayCAConfigMap, GatewayCAKey)
+	if ca.Data[gateway.ConfigMapKey] == "" {
+		return nil, fmt.Errorf("ConfigMap %s has no %s", gateway.ConfigMapName, gateway.ConfigMapKey)
 	}
 	image, err := g.image(ctx)
 	if err != nil {
 		return nil, err
 	}
 	found := &Gateway{
-		Image: image, CA: ca.Data[GatewayCAKey],
-		URL: "https://" + net.JoinHostPort(fmt.Sprintf("%s.%s.svc", GatewayName, g.Namespace), strconv.Itoa(gatewayPort)),
+		Image: image, CA: ca.Data[gateway.ConfigMapKey],
+		URL: "https://" + net.JoinHostPort(fmt.Sprintf("%s.%s.svc", gateway.ServiceName, g.Namespace), strconv.Itoa(gatewayPort)),
 	}
 	if ip := service.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone {
 		found.Address = net.JoinHostPort(ip, strconv.Itoa(gatewayPort))

@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/gateway"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/internal/report"
 )
@@ -17,9 +18,6 @@ import (
 
 // tellAwaiting is how long a report may be on its way before the status says that it is waited for: most come before that.
 const tellAwaiting = 2 * time.Second
-
-// maxNoteSkew is how far a worker's clock may be off for its finish time in a note to be believed.
-const maxNoteSkew = 15 * time.Minute
 
 func hasSidecar(t *v1alpha1.Task) bool { return t.Spec.Reporter == v1alpha1.ReporterSidecar }
 
@@ -49,19 +47,20 @@ func (d *decision) reporter(pod *PodFacts) v1alpha1.WorkerStatus {
 // worker runs its sidecar is started again, and will deliver more than had room in the note.
 func (d *decision) takeNote(w *Worker) {
 	pod := d.pod(w)
-	if !hasSidecar(d.task) || pod == nil || pod.Sidecar == nil || !pod.Sidecar.Ended || pod.Exit == nil && !pod.finished() {
+	if d.finalReport() != nil || !hasSidecar(d.task) || pod == nil || pod.Sidecar == nil || !pod.Sidecar.Ended ||
+		pod.Exit == nil && !pod.finished() {
 		return
 	}
 	note := report.ParseNote(pod.Sidecar.Message)
 	switch {
-	case note == nil || note.Delivered || d.finalReport() != nil:
+	case note == nil || note.Delivered:
 	case note.Final == nil && note.SpoolError != "":
 		d.noteUndelivered("SpoolFailed", fmt.Sprintf("Reports of attempt %d may be lost, they could not be kept on disk: %s",
 			d.task.Status.Attempt, note.SpoolError))
 	case note.Final != nil:
 		from := lifecycle.Origin{PodUID: pod.UID, Source: v1alpha1.FromTerminationMessage}
 		// Refused, it comes too late, which a mismatch says where it matters.
-		if changed, _ := lifecycle.Take(d.task, note.Final, from, maxNoteSkew, d.now); changed && len(note.Omitted) > 0 {
+		if changed, _ := lifecycle.Take(d.task, note.Final, from, gateway.DefaultMaxClockSkew, d.now); changed && len(note.Omitted) > 0 {
 			d.noteUndelivered("TerminationMessageTooSmall", fmt.Sprintf("The final report of attempt %d could not be delivered, and the "+
 				"sidecar's termination message had no room for its %s", note.Final.Attempt, strings.Join(note.Omitted, ", ")))
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/gateway"
 	"github.com/taskwarden/taskwarden/internal/report"
 	"github.com/taskwarden/taskwarden/test/builders"
 )
@@ -129,15 +130,15 @@ func TestCheckpointIsHandedOn(t *testing.T) {
 
 // TestGateways: a sidecar is told where to deliver, or its Task says what is missing.
 func TestGateways(t *testing.T) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: GatewayName}, Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.7"}}
-	ca := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: GatewayCAConfigMap}, Data: map[string]string{GatewayCAKey: "PEM"}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: gateway.ServiceName}, Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.7"}}
+	ca := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: gateway.ConfigMapName}, Data: map[string]string{gateway.ConfigMapKey: "PEM"}}
 	self := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "me"}, Spec: corev1.PodSpec{Containers: []corev1.Container{
 		{Name: "istio-proxy", Image: "mesh"}, {Name: "controller", Image: testGateway.Image},
 	}}}
 	clock := clocktesting.NewFakeClock(created)
 	none := fakeOf(t).WithObjects(self).Build()
 	gateways := &Gateways{Reader: none, Namespace: "ops", Pod: "me", Clock: clock}
-	if _, err := gateways.Find(t.Context()); err == nil || !strings.Contains(err.Error(), GatewayName) {
+	if _, err := gateways.Find(t.Context()); err == nil || !strings.Contains(err.Error(), gateway.ServiceName) {
 		t.Errorf("without a Service: %v", err)
 	}
 	gateways.Reader = fakeOf(t).WithObjects(self, service, ca).Build()

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Names of the gateway's objects. The controller and the manifests have the same.
+// Names of the gateway's objects. The manifests have the same.
 const (
 	// ServiceName is the default name of its Service, for which its certificate is.
 	ServiceName = "taskwarden-gateway"

@@ -290,7 +290,7 @@ func (w *world) sendTo(handler http.Handler, r *report.Report, token string) ans
 }
 
 func newRequest(body, token string) *http.Request {
-	req := httptest.NewRequest(http.MethodPost, ReportsPath, strings.NewReader(body))
+	req := httptest.NewRequest(http.MethodPost, report.GatewayPath, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+token)
 	return req

@@ -260,7 +260,7 @@ func TestSlowClients(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\n{",
-		ReportsPath, tokenOf("mine")); err != nil {
+		report.GatewayPath, tokenOf("mine")); err != nil {
 		t.Fatal(err)
 	}
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -286,7 +286,7 @@ func TestHeldRequestOutlivesBodyTimeout(t *testing.T) {
 	defer server.Close()
 	for sequence := range int64(2) {
 		body := fmt.Sprintf(`{"task_id":%q,"attempt":1,"sequence":%d,"kind":"progress","progress":{"percent":1}}`, task.UID, sequence+1)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+ReportsPath, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+report.GatewayPath, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,9 +23,6 @@ import (
 	"github.com/taskwarden/taskwarden/internal/report"
 )
 
-// ReportsPath is where reports are sent to.
-const ReportsPath = "/v1/reports"
-
 // Defaults of Options.
 const (
 	DefaultMaxClockSkew   = 15 * time.Minute
@@ -142,7 +139,7 @@ func New(o Options) *Gateway {
 // Handler serves the report endpoint and nothing else: whoever wants another path is a stranger, whose connection is closed.
 func (g *Gateway) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.URL.Path != ReportsPath {
+		if req.URL.Path != report.GatewayPath {
 			closeAfter(w)
 			http.NotFound(w, req)
 			return

@@ -1,8 +1,22 @@
 package report
 
+// Environment variables by which the operator tells a worker what it must know; the sidecar has EnvTaskUID and EnvAttempt as
+// well. Package v1alpha1 documents them, under the same names. They stand here once more because programs with this package
+// are to need the standard library alone.
+const (
+	EnvTaskName         = "TASKWARDEN_TASK_NAME"
+	EnvTaskNamespace    = "TASKWARDEN_TASK_NAMESPACE"
+	EnvTaskUID          = "TASKWARDEN_TASK_UID"
+	EnvAttempt          = "TASKWARDEN_ATTEMPT"
+	EnvInput            = "TASKWARDEN_INPUT"
+	EnvCheckpoint       = "TASKWARDEN_CHECKPOINT"
+	EnvReporter         = "TASKWARDEN_REPORTER"
+	EnvHeartbeatSeconds = "TASKWARDEN_HEARTBEAT_SECONDS"
+)
+
 // Environment variables by which the operator tells the sidecar what it must know.
 const (
-	// EnvGatewayURL is the base URL of the gateway: reports are posted to v1/reports below it. It must be https; http is taken for
+	// EnvGatewayURL is the base URL of the gateway: reports are posted to GatewayPath below it. It must be https; http is taken for
 	// loopback addresses alone, because the token goes with each report.
 	EnvGatewayURL = "TASKWARDEN_GATEWAY_URL"
 	// EnvGatewayAddress is host and port that are dialled in place of the URL's, so that reports do not need DNS; may be empty.
@@ -21,6 +35,9 @@ const (
 	// EnvGraceSeconds is the pod's grace, in seconds. Default 180.
 	EnvGraceSeconds = "TASKWARDEN_GRACE_SECONDS"
 )
+
+// GatewayPath is where the gateway takes reports, below EnvGatewayURL.
+const GatewayPath = "/v1/reports"
 
 // DefaultListen is where the sidecar listens: within the pod alone.
 const DefaultListen = "127.0.0.1:7788"

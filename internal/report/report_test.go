@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/taskwarden/taskwarden/api/v1alpha1"
 )
 
 const valid = `{"task_id":"u","attempt":1,"sequence":1,`
@@ -277,4 +279,18 @@ func FuzzParseNote(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestNamesAreThoseOfTheAPI: this package must not import that of the API, so that workers and sidecars need the standard
+// library alone.
+func TestNamesAreThoseOfTheAPI(t *testing.T) {
+	for ours, theirs := range map[string]string{
+		EnvTaskName: v1alpha1.EnvTaskName, EnvTaskNamespace: v1alpha1.EnvTaskNamespace, EnvTaskUID: v1alpha1.EnvTaskUID,
+		EnvAttempt: v1alpha1.EnvAttempt, EnvInput: v1alpha1.EnvInput, EnvCheckpoint: v1alpha1.EnvCheckpoint,
+		EnvReporter: v1alpha1.EnvReporter, EnvHeartbeatSeconds: v1alpha1.EnvHeartbeatSeconds,
+	} {
+		if ours != theirs {
+			t.Errorf("%s is %s in the API", ours, theirs)
+		}
+	}
 }

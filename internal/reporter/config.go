@@ -16,12 +16,8 @@ import (
 	"github.com/taskwarden/taskwarden/internal/report"
 )
 
-// Environment variables of the sidecar beside those of package report, which the operator sets as well.
+// Environment variables of the sidecar that the operator does not set; those that it sets are in package report.
 const (
-	// EnvTaskUID is the UID of the Task that the worker works for.
-	EnvTaskUID = "TASKWARDEN_TASK_UID"
-	// EnvAttempt is the number of the attempt, from 1.
-	EnvAttempt = "TASKWARDEN_ATTEMPT"
 	// EnvListen is the address of the worker's API. It must be a loopback address. Default 127.0.0.1:7788.
 	EnvListen = "TASKWARDEN_LISTEN"
 	// EnvNoteFile is the sidecar's termination message. Default /dev/termination-log.
@@ -61,8 +57,8 @@ type Config struct {
 func FromEnvironment(getenv func(string) string) (*Config, error) {
 	e := &environment{getenv: getenv}
 	c := &Config{
-		TaskUID:        e.required(EnvTaskUID),
-		Attempt:        int32(e.number(EnvAttempt, 0, 1, math.MaxInt32)),
+		TaskUID:        e.required(report.EnvTaskUID),
+		Attempt:        int32(e.number(report.EnvAttempt, 0, 1, math.MaxInt32)),
 		GatewayAddress: e.hostPort(report.EnvGatewayAddress, ""),
 		TokenFile:      e.required(report.EnvTokenFile),
 		SpoolDir:       e.folder(report.EnvSpool),
@@ -73,7 +69,7 @@ func FromEnvironment(getenv func(string) string) (*Config, error) {
 		Grace:          time.Duration(e.number(report.EnvGraceSeconds, defaultGrace, 0, maxGraceSeconds)) * time.Second,
 	}
 	if len(c.TaskUID) > 64 {
-		e.wrong(EnvTaskUID, "is not a UID")
+		e.wrong(report.EnvTaskUID, "is not a UID")
 	}
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && !isLoopback(host) {
 		e.wrong(EnvListen, "must be a loopback address, so that nobody outside of the pod can report")
@@ -168,7 +164,7 @@ func (e *environment) gateway(c *Config) {
 			e.wrong(report.EnvGatewayCA, "has no certificate in PEM")
 		}
 	}
-	c.GatewayURL = strings.TrimSuffix(text, "/") + "/v1/reports"
+	c.GatewayURL = strings.TrimSuffix(text, "/") + report.GatewayPath
 }
 
 func isLoopback(host string) bool {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/report"
 )
 
@@ -19,7 +18,7 @@ import (
 func environ(t *testing.T, g *httptest.Server) map[string]string {
 	dir := t.TempDir()
 	return map[string]string{
-		EnvTaskUID: "uid", EnvAttempt: "2",
+		report.EnvTaskUID: "uid", report.EnvAttempt: "2",
 		report.EnvGatewayURL:     g.URL,
 		report.EnvGatewayCA:      string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: g.Certificate().Raw})),
 		report.EnvTokenFile:      filepath.Join(dir, "token"),
@@ -42,8 +41,8 @@ func TestFromEnvironment(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 	for name, values := range map[string][]string{
-		EnvTaskUID: {"", strings.Repeat("u", 65)},
-		EnvAttempt: {"", "0", "-1", "1.5", "x", "99999999999"},
+		report.EnvTaskUID: {"", strings.Repeat("u", 65)},
+		report.EnvAttempt: {"", "0", "-1", "1.5", "x", "99999999999"},
 		report.EnvGatewayURL: {"", "gateway", "http://gateway:8443", "ftp://gateway", "https://", "https://u:p@gateway",
 			"https://g/?a=b", ":"},
 		report.EnvGatewayAddress: {"10.0.0.1", ":8443", "10.0.0.1:x", "10.0.0.1:70000"},
@@ -65,13 +64,6 @@ func TestFromEnvironment(t *testing.T) {
 	}
 	if _, err := FromEnvironment(func(string) string { return "" }); strings.Count(err.Error(), "\n") != 4 {
 		t.Errorf("not all that is missing is named at once: %v", err)
-	}
-}
-
-// TestNamesAreThoseOfTheAPI: this package must not import that of the API, which would make the sidecar large.
-func TestNamesAreThoseOfTheAPI(t *testing.T) {
-	if EnvTaskUID != v1alpha1.EnvTaskUID || EnvAttempt != v1alpha1.EnvAttempt {
-		t.Error("the names differ")
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
-	"github.com/taskwarden/taskwarden/controllers/task"
+	"github.com/taskwarden/taskwarden/internal/gateway"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/internal/report"
 	"github.com/taskwarden/taskwarden/test/builders"
@@ -29,11 +29,11 @@ import (
 func addGateway(t *testing.T, env *testenv.Env) {
 	t.Helper()
 	mustCreate(t, env, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: env.Namespace, Name: task.GatewayName},
+		ObjectMeta: metav1.ObjectMeta{Namespace: env.Namespace, Name: gateway.ServiceName},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 8443}}},
 	})
 	mustCreate(t, env, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: env.Namespace, Name: task.GatewayCAConfigMap}, Data: map[string]string{task.GatewayCAKey: "PEM"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: env.Namespace, Name: gateway.ConfigMapName}, Data: map[string]string{gateway.ConfigMapKey: "PEM"},
 	})
 }
 
@@ -64,7 +64,7 @@ func TestSidecarNeedsAGateway(t *testing.T) {
 		}
 		return nil
 	})
-	if !strings.Contains(got.Status.Message, task.GatewayName) {
+	if !strings.Contains(got.Status.Message, gateway.ServiceName) {
 		t.Errorf("the message names nothing: %s", got.Status.Message)
 	}
 	addGateway(t, env)

@@ -130,7 +130,7 @@ func post(t *testing.T, handler http.Handler, r *report.Report, token string) (s
 	if err != nil {
 		t.Error(err)
 	}
-	req := httptest.NewRequest(http.MethodPost, gateway.ReportsPath, strings.NewReader(string(body)))
+	req := httptest.NewRequest(http.MethodPost, report.GatewayPath, strings.NewReader(string(body)))
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+token)
 	recorder := httptest.NewRecorder()

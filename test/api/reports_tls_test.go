@@ -129,7 +129,7 @@ func TestReportsOverTLS(t *testing.T) {
 	t.Cleanup(cancel)
 	cfg := gatewayAccount(t, env)
 	addresses := []string{startGateway(ctx, t, env, cfg), startGateway(ctx, t, env, cfg)}
-	url := "https://" + gateway.ServiceName + "." + env.Namespace + ".svc:8443" + gateway.ReportsPath
+	url := "https://" + gateway.ServiceName + "." + env.Namespace + ".svc:8443" + report.GatewayPath
 	sequence := int64(0)
 	deliver := func(to *http.Client, kind report.Kind) error {
 		sequence++

@@ -110,7 +110,7 @@ func (r *rival) post(ctx context.Context, w *worker, address string, body *repor
 	if err != nil {
 		return 0, answer, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+gateway.ReportsPath, bytes.NewReader(text))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+report.GatewayPath, bytes.NewReader(text))
 	if err != nil {
 		return 0, answer, err
 	}
