@@ -10,18 +10,6 @@ import (
 	"github.com/taskwarden/taskwarden/internal/report"
 )
 
-// The bodies of the two final reports, as the sidecar's API takes them.
-type (
-	succeeded struct {
-		*report.ResultPayload
-		LogURL string `json:"execution_log_url,omitempty"`
-	}
-	failed struct {
-		report.FailurePayload
-		LogURL string `json:"execution_log_url,omitempty"`
-	}
-)
-
 // finish tells how the work has ended, and says the exit code. stopped is why the worker was told to stop, nil where it was
 // not.
 func (t *Task) finish(ctx context.Context, stopped, err error) int {
@@ -47,7 +35,8 @@ func (t *Task) finish(ctx context.Context, stopped, err error) int {
 // succeed hands the result over. A result that nobody has is no success.
 func (t *Task) succeed(ctx context.Context) int {
 	if t.sidecar != nil {
-		_, err := t.sidecar.PostPatiently(ctx, report.Succeeded, &succeeded{t.result, t.logURL}, 0, finalPatience)
+		body := &report.SucceededBody{ResultPayload: t.result, ExecutionLogURL: t.logURL}
+		_, err := t.sidecar.PostPatiently(ctx, report.Succeeded, body, 0, finalPatience)
 		if err == nil {
 			return ExitSucceeded
 		}
@@ -66,7 +55,10 @@ func (t *Task) succeed(ctx context.Context) int {
 func (t *Task) fail(ctx context.Context, why error) {
 	text := cut(why.Error(), report.MaxMessageBytes)
 	if t.sidecar != nil {
-		body := &failed{report.FailurePayload{Message: text, Permanent: IsPermanent(why)}, t.logURL}
+		body := &report.FailedBody{
+			FailurePayload:  report.FailurePayload{Message: text, Permanent: IsPermanent(why)},
+			ExecutionLogURL: t.logURL,
+		}
 		_, err := t.sidecar.PostPatiently(ctx, report.Failed, body, 0, finalPatience)
 		if err == nil {
 			return
@@ -85,17 +77,14 @@ func cut(text string, limit int) string {
 }
 
 // message is a result as the guide says that it stands in a termination message; empty where there is nothing to say.
-func message(result *report.ResultPayload, logURL string) ([]byte, error) {
+func message(result report.ResultPayload, logURL string) ([]byte, error) {
 	var m struct {
 		URL     string          `json:"url,omitempty"`
 		Data    json.RawMessage `json:"data,omitempty"`
 		LogURL  string          `json:"logURL,omitempty"`
 		Message string          `json:"message,omitempty"`
 	}
-	m.LogURL = logURL
-	if result != nil {
-		m.URL, m.Data, m.Message = result.URL, result.Data, result.Message
-	}
+	m.URL, m.Data, m.LogURL, m.Message = result.URL, result.Data, logURL, result.Message
 	text, err := json.Marshal(&m)
 	if err != nil || string(text) == "{}" {
 		return nil, err

@@ -32,13 +32,14 @@ type Task struct {
 	sidecar *client.Client
 
 	mu     sync.Mutex
-	result *report.ResultPayload
+	result report.ResultPayload
 	logURL string
 }
 
 func newTask(o *Options) (*Task, error) {
 	t := &Task{
-		Name: o.Getenv(report.EnvTaskName), Namespace: o.Getenv(report.EnvTaskNamespace), UID: o.Getenv(report.EnvTaskUID), Attempt: 1, options: o,
+		Name: o.Getenv(report.EnvTaskName), Namespace: o.Getenv(report.EnvTaskNamespace), UID: o.Getenv(report.EnvTaskUID),
+		Attempt: 1, options: o,
 	}
 	if text := o.Getenv(report.EnvAttempt); text != "" {
 		n, err := strconv.Atoi(text)
@@ -183,7 +184,7 @@ type Result struct {
 // SetResult sets what the worker leaves if it succeeds, in place of what was set before. The error says what is wrong with it,
 // and then nothing is set.
 func (t *Task) SetResult(r Result) error {
-	payload := &report.ResultPayload{URL: r.URL, Message: r.Message}
+	payload := report.ResultPayload{URL: r.URL, Message: r.Message}
 	if r.Data != nil {
 		data, err := json.Marshal(r.Data)
 		if err != nil {
@@ -193,7 +194,7 @@ func (t *Task) SetResult(r Result) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.check(payload, t.logURL); err != nil {
+	if err := t.check(&payload, t.logURL); err != nil {
 		return fmt.Errorf("the result: %w", err)
 	}
 	t.result = payload
@@ -205,7 +206,7 @@ func (t *Task) SetResult(r Result) error {
 func (t *Task) SetLogURL(address string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.check(t.result, address); err != nil {
+	if err := t.check(&t.result, address); err != nil {
 		return err
 	}
 	t.logURL = address
@@ -221,7 +222,7 @@ func (t *Task) check(result *report.ResultPayload, logURL string) error {
 	if t.sidecar != nil {
 		return nil
 	}
-	message, err := message(result, logURL)
+	message, err := message(*result, logURL)
 	if err == nil && len(message) > report.MaxNoteBytes {
 		err = fmt.Errorf("has %d bytes in all; a termination message has at most %d", len(message), report.MaxNoteBytes)
 	}

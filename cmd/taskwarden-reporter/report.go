@@ -249,13 +249,10 @@ func (t *told) waitFlag(flags *flag.FlagSet) {
 }
 
 func (t *told) succeeded(flags *flag.FlagSet, stdin io.Reader) func([]string) error {
-	var body struct {
-		report.ResultPayload
-		LogURL string `json:"execution_log_url,omitempty"`
-	}
+	var body report.SucceededBody
 	flags.StringVar(&body.URL, "url", "", "")
 	flags.StringVar(&body.Message, "message", "", "")
-	flags.StringVar(&body.LogURL, "log-url", "", "")
+	flags.StringVar(&body.ExecutionLogURL, "log-url", "", "")
 	data := flags.String("data", "", "")
 	t.waitFlag(flags)
 	return func(operands []string) (err error) {
@@ -273,13 +270,10 @@ func (t *told) succeeded(flags *flag.FlagSet, stdin io.Reader) func([]string) er
 }
 
 func (t *told) failed(flags *flag.FlagSet) func([]string) error {
-	var body struct {
-		report.FailurePayload
-		LogURL string `json:"execution_log_url,omitempty"`
-	}
+	var body report.FailedBody
 	flags.StringVar(&body.Message, "message", "", "")
 	flags.BoolVar(&body.Permanent, "permanent", false, "")
-	flags.StringVar(&body.LogURL, "log-url", "", "")
+	flags.StringVar(&body.ExecutionLogURL, "log-url", "", "")
 	t.waitFlag(flags)
 	return func(operands []string) error {
 		t.body = &body

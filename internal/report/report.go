@@ -124,6 +124,20 @@ type FailurePayload struct {
 	Permanent bool `json:"permanent,omitempty"`
 }
 
+// SucceededBody is the body of a report of kind succeeded as the sidecar's API takes it: without an envelope.
+type SucceededBody struct {
+	ResultPayload
+	// ExecutionLogURL is where the worker's log is.
+	ExecutionLogURL string `json:"execution_log_url,omitempty"`
+}
+
+// FailedBody is the same for kind failed.
+type FailedBody struct {
+	FailurePayload
+	// ExecutionLogURL is where the worker's log is.
+	ExecutionLogURL string `json:"execution_log_url,omitempty"`
+}
+
 // FieldError says which member of a report is wrong, and why.
 type FieldError struct {
 	Field, Why string

@@ -279,17 +279,14 @@ func readCheckpoint(body []byte) (*report.Report, error) {
 }
 
 func readSucceeded(body []byte) (*report.Report, error) {
-	var p struct {
-		report.ResultPayload
-		LogURL string `json:"execution_log_url"`
-	}
+	var p report.SucceededBody
 	if err := decodeOptional(body, &p); err != nil {
 		return nil, err
 	}
 	if string(p.Data) == "null" {
 		p.Data = nil
 	}
-	rep := &report.Report{Kind: report.Succeeded, ExecutionLogURL: p.LogURL}
+	rep := &report.Report{Kind: report.Succeeded, ExecutionLogURL: p.ExecutionLogURL}
 	if p.URL != "" || p.Message != "" || len(p.Data) > 0 {
 		rep.Result = &p.ResultPayload
 	}
@@ -297,14 +294,11 @@ func readSucceeded(body []byte) (*report.Report, error) {
 }
 
 func readFailed(body []byte) (*report.Report, error) {
-	var p struct {
-		report.FailurePayload
-		LogURL string `json:"execution_log_url"`
-	}
+	var p report.FailedBody
 	if err := decodeOptional(body, &p); err != nil {
 		return nil, err
 	}
-	rep := &report.Report{Kind: report.Failed, ExecutionLogURL: p.LogURL}
+	rep := &report.Report{Kind: report.Failed, ExecutionLogURL: p.ExecutionLogURL}
 	if p.FailurePayload != (report.FailurePayload{}) {
 		rep.Failure = &p.FailurePayload
 	}
