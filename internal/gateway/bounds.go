@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/taskwarden/taskwarden/internal/report"
 )
@@ -15,29 +14,35 @@ import (
 // where it has given up waiting; one that sends more must not take the places of others.
 const maxPerPod = 8
 
-// podCounter counts the requests of each pod that are handled now.
-type podCounter struct {
+// shares sees to it that no key has more than limit of something at once.
+type shares[K comparable] struct {
+	limit int
+
 	mu  sync.Mutex
-	now map[types.UID]int
+	now map[K]int
 }
 
-// enter tells whether a pod may have one more.
-func (c *podCounter) enter(pod types.UID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.now[pod] >= maxPerPod {
+func newShares[K comparable](limit int) *shares[K] {
+	return &shares[K]{limit: limit, now: map[K]int{}}
+}
+
+// enter tells whether a key may have one more.
+func (s *shares[K]) enter(key K) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now[key] >= s.limit {
 		return false
 	}
-	c.now[pod]++
+	s.now[key]++
 	return true
 }
 
-func (c *podCounter) leave(pod types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now[pod]--
-	if c.now[pod] == 0 {
-		delete(c.now, pod)
+func (s *shares[K]) leave(key K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now[key]--
+	if s.now[key] == 0 {
+		delete(s.now, key)
 	}
 }
 

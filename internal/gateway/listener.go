@@ -12,14 +12,11 @@ const maxPerAddress = 400
 // perAddress is a listener that closes what one address opens beyond its share, so that it cannot take all connections.
 type perAddress struct {
 	net.Listener
-	limit int
-
-	mu   sync.Mutex
-	open map[string]int
+	open *shares[string]
 }
 
 func newPerAddress(l net.Listener, limit int) net.Listener {
-	return &perAddress{Listener: l, limit: limit, open: map[string]int{}}
+	return &perAddress{Listener: l, open: newShares[string](limit)}
 }
 
 // Accept implements net.Listener.
@@ -30,29 +27,10 @@ func (l *perAddress) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
-		if err == nil && l.enter(host) {
-			return &counted{Conn: conn, leave: sync.OnceFunc(func() { l.leave(host) })}, nil
+		if err == nil && l.open.enter(host) {
+			return &counted{Conn: conn, leave: sync.OnceFunc(func() { l.open.leave(host) })}, nil
 		}
 		_ = conn.Close()
-	}
-}
-
-func (l *perAddress) enter(host string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open[host] >= l.limit {
-		return false
-	}
-	l.open[host]++
-	return true
-}
-
-func (l *perAddress) leave(host string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open[host]--
-	if l.open[host] == 0 {
-		delete(l.open, host)
 	}
 }
 

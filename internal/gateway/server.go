@@ -111,7 +111,7 @@ type Gateway struct {
 
 	slots     *semaphore.Weighted // requests at once of senders that are known
 	newsSlots *semaphore.Weighted // those of them that are not final
-	pods      podCounter          // those of them of each pod
+	pods      *shares[types.UID]  // those of them of each pod
 	memory    *semaphore.Weighted // bytes of reports
 }
 
@@ -128,7 +128,7 @@ func New(o Options) *Gateway {
 		workers: newBinder(o.Client, o.Clock),
 		news:    newCoalescer(&o),
 	}
-	g.pods.now = map[types.UID]int{}
+	g.pods = newShares[types.UID](maxPerPod)
 	requests := int64(o.MaxRequests)
 	g.slots = semaphore.NewWeighted(requests)
 	g.newsSlots = semaphore.NewWeighted(max(1, requests*3/4))
