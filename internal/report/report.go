@@ -166,7 +166,7 @@ func Decode(body []byte, v any) error {
 	if !utf8.Valid(body) {
 		return wrong("body", "is not UTF-8")
 	}
-	if err := checkDepth(body, MaxDepth+4); err != nil {
+	if err := checkDepth(body); err != nil {
 		return err // before encoding/json recurses into it
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -363,18 +363,19 @@ func checkJSON(field string, value *json.RawMessage, limit int) error {
 	if compact.Len() > limit {
 		return tooLarge(field, compact.Len(), limit)
 	}
-	if err := checkDepth(compact.Bytes(), MaxDepth); err != nil {
+	switch tooDeep, number := Unstorable(compact.Bytes()); {
+	case tooDeep:
 		return wrong(field, "is nested more than %d deep", MaxDepth)
-	}
-	if err := checkNumbers(compact.Bytes()); err != nil {
-		return wrong(field, "%s", err.Error())
+	case number != "":
+		return wrong(field, "has the number %s, which is out of range", number)
 	}
 	*value = bytes.Clone(compact.Bytes()) // without the room for all the white space
 	return nil
 }
 
-// checkDepth counts brackets outside of strings; it does not need the JSON to be valid.
-func checkDepth(data []byte, limit int) error {
+// checkDepth bounds the nesting of a whole body by counting brackets outside of strings; it does not need the JSON to be valid.
+func checkDepth(data []byte) error {
+	const limit = MaxDepth + 4 // that of data, and of what it stands in
 	depth, inString := 0, false
 	for i := 0; i < len(data); i++ {
 		switch c := data[i]; {
@@ -395,16 +396,28 @@ func checkDepth(data []byte, limit int) error {
 	return nil
 }
 
-// checkNumbers finds what valid JSON can say and the API server cannot store.
-func checkNumbers(data []byte) error {
+// Unstorable finds what valid JSON can say and the API server does not take, so that every later write of the status would fail:
+// nesting beyond MaxDepth, or a number, of which it returns the head, that no float64 can hold.
+func Unstorable(data []byte) (tooDeep bool, number string) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
+	depth := 0
 	for token, err := d.Token(); err == nil; token, err = d.Token() {
-		if n, ok := token.(json.Number); ok {
-			if _, err := strconv.ParseFloat(n.String(), 64); err != nil {
-				return fmt.Errorf("has the number %.20s, which is out of range", n)
+		switch v := token.(type) {
+		case json.Delim:
+			if v == '{' || v == '[' {
+				depth++
+			} else {
+				depth--
+			}
+			if depth > MaxDepth {
+				return true, ""
+			}
+		case json.Number:
+			if _, err := strconv.ParseFloat(v.String(), 64); err != nil {
+				return false, fmt.Sprintf("%.20s", v)
 			}
 		}
 	}
-	return nil
+	return false, ""
 }

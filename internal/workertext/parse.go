@@ -1,12 +1,12 @@
 // Package workertext reads what a worker leaves in its termination message: JSON that is a result, or a text for people.
-// The message comes from anybody's program and may be cut, hostile or binary; what is stored of it is bounded and valid.
+// The message comes from anybody's program and may be cut, hostile or binary; what is stored of it is bounded and valid:
+// the limits are those of reports, and the text says what was left out because of them.
 package workertext
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -14,20 +14,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/report"
 )
-
-// Limits of what is stored. What is over them is left out, and the text says so.
-const (
-	// MaxURLBytes bounds url and logURL.
-	MaxURLBytes = 2 << 10
-	// MaxDataBytes bounds data as compact JSON.
-	MaxDataBytes = 16 << 10
-	// MaxDepth bounds the nesting of data.
-	MaxDepth = 64
-)
-
-// cutAt is where the kubelet cuts a termination message at the latest.
-const cutAt = 4096
 
 // Parse says what a termination message means:
 //
@@ -61,11 +49,11 @@ func Parse(message string) (*v1alpha1.TaskResult, string) {
 // broken keeps the head of what looks like JSON and is none, and says why it may be so. A text in brackets is just a text.
 func broken(message string) string {
 	trimmed := strings.TrimSpace(message)
-	if len(message) < cutAt && !strings.HasPrefix(trimmed, `{"`) {
+	if len(message) < report.MaxNoteBytes && !strings.HasPrefix(trimmed, `{"`) {
 		return trimmed
 	}
 	return fmt.Sprintf("No result stored: the termination message is not whole JSON (%d bytes; it is cut at %d, at less with many "+
-		"containers): %s", len(message), cutAt, trimmed)
+		"containers): %s", len(message), report.MaxNoteBytes, trimmed)
 }
 
 // isResult tells whether an object has the shape of a result, rather than being the data itself.
@@ -111,8 +99,8 @@ func text(member json.RawMessage) string {
 
 func (p *parser) url(name, value string) string {
 	switch {
-	case len(value) > MaxURLBytes:
-		p.complain("%s not stored: it has %d bytes, the limit is %d", name, len(value), MaxURLBytes)
+	case len(value) > report.MaxURLBytes:
+		p.complain("%s not stored: it has %d bytes, the limit is %d", name, len(value), report.MaxURLBytes)
 	case strings.ContainsFunc(value, unicode.IsControl):
 		p.complain("%s not stored: it has control characters", name)
 	default:
@@ -127,42 +115,17 @@ func (p *parser) data(raw json.RawMessage) {
 		p.complain("data not stored: %v", err)
 		return
 	}
-	if compact.Len() > MaxDataBytes {
-		p.complain("data not stored: it has %d bytes, the limit is %d", compact.Len(), MaxDataBytes)
+	if compact.Len() > report.MaxDataBytes {
+		p.complain("data not stored: it has %d bytes, the limit is %d", compact.Len(), report.MaxDataBytes)
 		return
 	}
-	if why := unstorable(compact.Bytes()); why != "" {
-		p.complain("data not stored: %s", why)
-		return
-	}
-	p.result.Data = &apiextensionsv1.JSON{Raw: compact.Bytes()}
-}
-
-// unstorable says what in valid JSON the API server would not take: every later write of the status would fail.
-func unstorable(data []byte) string {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	depth := 0
-	for {
-		token, err := d.Token()
-		if err != nil {
-			return "" // its end: that it is valid is known
-		}
-		switch v := token.(type) {
-		case json.Delim:
-			if v == '{' || v == '[' {
-				depth++
-			} else {
-				depth--
-			}
-			if depth > MaxDepth {
-				return fmt.Sprintf("it is nested more than %d deep", MaxDepth)
-			}
-		case json.Number:
-			if _, err := strconv.ParseFloat(v.String(), 64); err != nil {
-				return fmt.Sprintf("the number %.20s is out of range", v)
-			}
-		}
+	switch tooDeep, number := report.Unstorable(compact.Bytes()); {
+	case tooDeep:
+		p.complain("data not stored: it is nested more than %d deep", report.MaxDepth)
+	case number != "":
+		p.complain("data not stored: the number %s is out of range", number)
+	default:
+		p.result.Data = &apiextensionsv1.JSON{Raw: compact.Bytes()}
 	}
 }
 

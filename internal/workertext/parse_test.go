@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/report"
 	"github.com/taskwarden/taskwarden/internal/workertext"
 )
 
@@ -156,7 +157,7 @@ func checkParse(t rapid.TB, message string) {
 		return
 	}
 	for _, url := range []string{result.URL, result.LogURL} {
-		if len(url) > workertext.MaxURLBytes || !utf8.ValidString(url) || strings.ContainsFunc(url, unicode.IsControl) {
+		if len(url) > report.MaxURLBytes || !utf8.ValidString(url) || strings.ContainsFunc(url, unicode.IsControl) {
 			t.Errorf("url %q", url)
 		}
 	}
@@ -164,7 +165,7 @@ func checkParse(t rapid.TB, message string) {
 		return
 	}
 	raw := result.Data.Raw
-	if len(raw) > workertext.MaxDataBytes || !utf8.Valid(raw) {
+	if len(raw) > report.MaxDataBytes || !utf8.Valid(raw) {
 		t.Errorf("data %q", raw)
 	}
 	var v any
