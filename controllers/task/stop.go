@@ -5,6 +5,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
@@ -122,8 +123,7 @@ func (d *decision) graceEnd(w *Worker) time.Time {
 
 // endedByItself tells whether the worker's own word has ended an attempt.
 func endedByItself(a *v1alpha1.AttemptStatus) bool {
-	return a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil ||
-		a.Reason == v1alpha1.ReasonWorkerFailed || a.Reason == v1alpha1.ReasonPermanentFailure
+	return a.Outcome == string(lifecycle.Succeed) || a.ExitCode != nil || ptr.Deref(a.Reported, false)
 }
 
 func later(a, b time.Time) time.Time {
