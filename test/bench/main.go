@@ -15,10 +15,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/taskwarden/taskwarden/test/benchkit"
 )
@@ -50,16 +48,7 @@ var profiles = map[string]profile{
 // runFolder takes what a run leaves: the operator's program, log and credentials.
 const runFolder = ".run/bench"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := 0
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		code = 1
-	}
-	stop()
-	os.Exit(code)
-}
+func main() { benchkit.Main("bench", run) }
 
 func run(ctx context.Context) error {
 	o, err := parse()
@@ -79,12 +68,7 @@ func run(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("profile %s: %w", p.name, err), figures.Err())
 		}
 	}
-	missed := figures.Table(os.Stderr)
-	benchkit.Say("done")
-	if len(missed) > 0 && !o.noFail {
-		return errors.Join(fmt.Errorf("bounds missed: %s", strings.Join(missed, ", ")), figures.Err())
-	}
-	return figures.Err()
+	return figures.Close(os.Stderr, o.noFail)
 }
 
 func parse() (*options, error) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -63,6 +64,16 @@ func (f *Figures) Add(name string, value float64) {
 		_, err = fmt.Fprintf(f.Out, "%s\n", line)
 	}
 	f.err = errors.Join(f.err, err)
+}
+
+// Close ends a run that was not cut off: it prints the table, and fails where a bound is missed, unless noFail is set.
+func (f *Figures) Close(out io.Writer, noFail bool) error {
+	missed := f.Table(out)
+	Say("done")
+	if len(missed) > 0 && !noFail {
+		return errors.Join(fmt.Errorf("bounds missed: %s", strings.Join(missed, ", ")), f.err)
+	}
+	return f.err
 }
 
 // Table prints every figure that has a bound and answers the names of those that miss it.

@@ -17,11 +17,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/taskwarden/taskwarden/test/benchkit"
@@ -47,16 +45,7 @@ const (
 	phaseOutage  = "outage"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := 0
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "benchreports:", err)
-		code = 1
-	}
-	stop()
-	os.Exit(code)
-}
+func main() { benchkit.Main("benchreports", run) }
 
 func run(ctx context.Context) error {
 	o, err := parse()
@@ -68,12 +57,7 @@ func run(ctx context.Context) error {
 	if err := b.run(ctx); err != nil {
 		return errors.Join(err, b.figures.Err())
 	}
-	missed := b.figures.Table(os.Stderr)
-	benchkit.Say("done")
-	if len(missed) > 0 && !o.noFail {
-		return errors.Join(fmt.Errorf("bounds missed: %s", strings.Join(missed, ", ")), b.figures.Err())
-	}
-	return b.figures.Err()
+	return b.figures.Close(os.Stderr, o.noFail)
 }
 
 func parse() (*options, error) {
