@@ -344,21 +344,14 @@ func TestFinalPatch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			body, err := patch.Data(is)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var ops []operation
-			if err := json.Unmarshal(body, &ops); err != nil {
-				t.Fatal(err)
-			}
+			ops := operationsOf(t, patch, is)
 			var got []string
 			for _, o := range ops {
 				got = append(got, o.Op+" "+o.Path)
 			}
 			want := append([]string{"test /metadata/uid", "test /metadata/resourceVersion"}, c.want...)
 			if fmt.Sprint(got) != fmt.Sprint(want) || ops[0].Value != "u" || ops[1].Value != "7" {
-				t.Errorf("got %v with %s, want %v", got, body, want)
+				t.Errorf("got %v with %v, want %v", got, ops, want)
 			}
 		})
 	}

@@ -415,3 +415,16 @@ func (w *world) lint() {
 		w.t.Errorf("metrics: %v %v", problems, err)
 	}
 }
+
+// operationsOf are those of a JSON patch, as the API server reads them.
+func operationsOf(t *testing.T, patch client.Patch, task *v1alpha1.Task) (ops []operation) {
+	t.Helper()
+	body, err := patch.Data(task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &ops); err != nil {
+		t.Fatal(err)
+	}
+	return ops
+}

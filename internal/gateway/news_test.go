@@ -631,16 +631,8 @@ func TestNewsPatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := patch.Data(after)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ops []operation
-	if err := json.Unmarshal(body, &ops); err != nil {
-		t.Fatal(err)
-	}
 	var got []string
-	for _, o := range ops {
+	for _, o := range operationsOf(t, patch, after) {
 		value, _ := json.Marshal(o.Value)
 		got = append(got, strings.Join([]string{o.Op, o.Path, string(value)}, " "))
 	}

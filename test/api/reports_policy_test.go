@@ -200,18 +200,8 @@ func TestReportsC68EachAttemptHasItsReport(t *testing.T) {
 	wantPost(t, gatewayFor(t, env, nil), reportFor(task, report.Failed, 1), workerToken(t, env, pod), 200, "Stored")
 	earlier := env.Get(task).Status.Report
 	secondPod := workerOf(t, env, task, 2)
+	task = nextAttempt(t, env, task, lifecycle.Ending{Event: lifecycle.Fail, Reason: v1alpha1.ReasonNonZeroExitCode}, secondPod)
 	task = changeStatus(t, env, task, func(task *v1alpha1.Task) {
-		_, err := lifecycle.End(task, lifecycle.Ending{Event: lifecycle.Fail, Reason: v1alpha1.ReasonNonZeroExitCode}, lifecycle.Facts{WorkerStopped: true}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-	})
-	task = changeStatus(t, env, task, func(task *v1alpha1.Task) {
-		if err := lifecycle.Again(task, lifecycle.Facts{BackoffOver: true, WorkerStopped: true}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		lifecycle.Begin(task, "twice-2", time.Now())
-		task.Status.Worker.JobUID = metav1.GetControllerOf(secondPod).UID
 		task.Status.Report = earlier // as an operator may leave it that does not clear it
 	})
 	if r := task.Status.Report; r == nil || r.Attempt != 1 || task.Status.Attempt != 2 {

@@ -90,6 +90,24 @@ func changeStatus(t *testing.T, env *testenv.Env, task *v1alpha1.Task, change fu
 	return live
 }
 
+// nextAttempt ends the current attempt and begins the next one, whose worker is the given pod.
+func nextAttempt(t *testing.T, env *testenv.Env, task *v1alpha1.Task, ending lifecycle.Ending, pod *corev1.Pod) *v1alpha1.Task {
+	t.Helper()
+	job := metav1.GetControllerOf(pod)
+	changeStatus(t, env, task, func(task *v1alpha1.Task) {
+		if _, err := lifecycle.End(task, ending, lifecycle.Facts{WorkerStopped: true}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return changeStatus(t, env, task, func(task *v1alpha1.Task) {
+		if err := lifecycle.Again(task, lifecycle.Facts{BackoffOver: true, WorkerStopped: true}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		lifecycle.Begin(task, job.Name, time.Now())
+		task.Status.Worker.JobUID = job.UID
+	})
+}
+
 // tokenFor is a token of the namespace's default account, bound to a pod unless that is nil.
 func tokenFor(t *testing.T, env *testenv.Env, pod *corev1.Pod, audience string) string {
 	t.Helper()
@@ -347,20 +365,7 @@ func TestReportsC27EarlierAttempt(t *testing.T) {
 	token, handler := workerToken(t, env, pod), gatewayFor(t, env, nil)
 	wantPost(t, handler, reportFor(task, report.Progress, 1), token, 200, "Stored")
 	secondPod := workerOf(t, env, task, 2)
-	running := changeStatus(t, env, task, func(task *v1alpha1.Task) {
-		now := time.Now()
-		_, err := lifecycle.End(task, lifecycle.Ending{Event: lifecycle.Timeout, Reason: v1alpha1.ReasonHeartbeatTimeout}, lifecycle.Facts{WorkerStopped: true}, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-	})
-	running = changeStatus(t, env, running, func(task *v1alpha1.Task) {
-		if err := lifecycle.Again(task, lifecycle.Facts{BackoffOver: true, WorkerStopped: true}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		lifecycle.Begin(task, "late-2", time.Now())
-		task.Status.Worker.JobUID = metav1.GetControllerOf(secondPod).UID
-	})
+	running := nextAttempt(t, env, task, lifecycle.Ending{Event: lifecycle.Timeout, Reason: v1alpha1.ReasonHeartbeatTimeout}, secondPod)
 	handler = gatewayFor(t, env, nil) // one that does not know yet how little a heartbeat tells
 	for _, kind := range report.Kinds {
 		wantPost(t, handler, reportFor(task, kind, 100), token, http.StatusGone, "AttemptClosed")
