@@ -252,6 +252,49 @@ func TestC14Conflicts(t *testing.T) {
 	}
 }
 
+// TestC14FinalReportOfAKnownTask: after progress a final report is decided on what the write of that has left, and the Task is read
+// only where somebody has changed it since or where the report would be refused.
+func TestC14FinalReportOfAKnownTask(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(*v1alpha1.Task)
+		final     func(*report.Report)
+		reads     int
+		status    int
+		what      string
+	}{
+		"nothing":          {reads: 0, status: 200, what: "Stored"},
+		"something else":   {meanwhile: func(t *v1alpha1.Task) { t.Status.Message = "changed" }, reads: 1, status: 200, what: "Stored"},
+		"the outcome":      {meanwhile: terminating, reads: 1, status: http.StatusConflict, what: "OutcomeRecorded"},
+		"the end":          {meanwhile: ended, reads: 1, status: http.StatusGone, what: "AttemptClosed"},
+		"the next attempt": {meanwhile: second, reads: 1, status: http.StatusGone, what: "AttemptClosed"},
+		"a finish too early": {
+			final: func(r *report.Report) { r.ActualFinishTime = started.Add(-time.Hour).UnixMilli() },
+			reads: 1, status: http.StatusBadRequest, what: "InvalidFinishTime",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task := processing("mine")
+			w, clk := newsWorld(t, task)
+			w.want(w.send(reportOf(task, report.Progress, 1), tokenOf("mine")), 200, "Stored")
+			before := w.count("get Task")
+			if c.meanwhile != nil {
+				w.write("mine", c.meanwhile)
+			}
+			final := reportOf(task, report.Succeeded, 2)
+			if c.final != nil {
+				c.final(final)
+			}
+			w.want(drive(t, clk, w.start(final, tokenOf("mine"))), c.status, c.what)
+			if reads := w.count("get Task") - before; reads != c.reads {
+				t.Errorf("%d reads, want %d", reads, c.reads)
+			}
+			if r := w.task("mine").Status.Report; (r != nil) != (c.status == 200) {
+				t.Errorf("stored is %+v", r)
+			}
+		})
+	}
+}
+
 // TestRetriesAreCountedOnce follows a report through failed deliveries and lost answers.
 func TestRetriesAreCountedOnce(t *testing.T) {
 	task := processing("mine")

@@ -344,6 +344,78 @@ func TestWritesAreBounded(t *testing.T) {
 	}
 }
 
+// TestNewsGivesWay: while a final report is on its way, other Tasks' progress waits, but not for so long that their timeouts
+// could count it as silence.
+func TestNewsGivesWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec  func(*v1alpha1.TaskSpec)
+		limit time.Duration
+	}{
+		"no timeouts": {spec: func(*v1alpha1.TaskSpec) {}, limit: maxGiveWay},
+		"heartbeat":   {spec: func(s *v1alpha1.TaskSpec) { s.HeartbeatTimeoutSeconds = ptr.To[int32](30) }, limit: 10 * time.Second},
+		"progress":    {spec: func(s *v1alpha1.TaskSpec) { s.ProgressTimeoutSeconds = ptr.To[int32](15) }, limit: 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task, other := processing("mine", func(t *v1alpha1.Task) { c.spec(&t.Spec) }), processing("other")
+			clk := fakeClock()
+			w := newWorld(t, clk, nil, task, other)
+			w.want(w.send(reportOf(task, report.Progress, 1), tokenOf("mine")), 200, "Stored")
+			var gate chan struct{}
+			w.on(func(what string) error {
+				if what == "patch status" {
+					<-gate
+				}
+				return nil
+			})
+			hold := func() (final <-chan answer) {
+				gate = make(chan struct{})
+				final = w.start(reportOf(other, report.Succeeded, 1), tokenOf("other"))
+				eventually(t, func() bool { return !w.gateway.finals.none() })
+				return final
+			}
+			written := func() bool { return w.held(task) == 0 }
+
+			// It goes on as soon as the final report is stored.
+			final := hold()
+			w.abandon(task, reportOf(task, report.Progress, 2, percent(60)))
+			for range int(DefaultWriteInterval/time.Second) + 1 {
+				eventually(t, clk.HasWaiters)
+				clk.Step(time.Second)
+			}
+			if written() {
+				t.Fatal("written while a final report was on its way")
+			}
+			close(gate)
+			w.want(<-final, 200, "Stored")
+			eventually(t, written)
+
+			// And when it has waited long enough. The final report is one that is sent again.
+			eventually(t, func() bool { return w.task("mine").Status.Worker.Sequence == 2 })
+			at := clk.Now()
+			w.on(func(what string) error {
+				if what == "get Task" {
+					<-gate
+				}
+				return nil
+			})
+			final = hold()
+			w.abandon(task, reportOf(task, report.Progress, 3, percent(70)))
+			eventually(t, func() bool {
+				if clk.HasWaiters() && !written() {
+					clk.Step(100 * time.Millisecond)
+				}
+				return written()
+			})
+			if waited := clk.Since(at); waited < c.limit-2*DefaultWriteInterval || waited > c.limit+time.Second {
+				t.Errorf("written after %s, the limit is %s", waited, c.limit)
+			}
+			close(gate)
+			w.want(<-final, 200, "Ignored")
+			w.settle(task)
+		})
+	}
+}
+
 // TestOnePodCannotTakeAllPlaces: a worker that sends without end is told to wait, and others are not.
 func TestOnePodCannotTakeAllPlaces(t *testing.T) {
 	task, other := processing("mine"), processing("other")

@@ -108,6 +108,7 @@ type Gateway struct {
 	tokens  *authenticator
 	workers *binder
 	news    *coalescer
+	finals  *passing // final reports, for which all others make way
 
 	slots     *semaphore.Weighted // requests at once of senders that are known
 	newsSlots *semaphore.Weighted // those of them that are not final
@@ -120,13 +121,15 @@ func New(o Options) *Gateway {
 	o.setDefaults()
 	o.MaxBodyMemory = max(o.MaxBodyMemory, 2*report.MaxBodyBytes)
 	m := newMetrics(o.Registerer)
+	finals := &passing{}
 	g := &Gateway{
 		options: o,
 		metrics: m,
 		retries: newRetryCounter(m, o.Clock),
 		tokens:  newAuthenticator(o.Client, o.Clock, m),
 		workers: newBinder(o.Client, o.Clock),
-		news:    newCoalescer(&o),
+		news:    newCoalescer(&o, finals),
+		finals:  finals,
 	}
 	g.pods = newShares[types.UID](maxPerPod)
 	requests := int64(o.MaxRequests)

@@ -26,43 +26,69 @@ const (
 
 var errCrowded = errors.New("others have changed the Task at each try")
 
-// takeFinal stores a final report: a live read, a decision, and a write that fails if the Task has changed since the read. So
-// the first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed. The
-// write is finalPatch.
+// takeFinal stores a final report: a decision on the Task as it is, and a write that fails if the Task has changed since. So the
+// first report wins, whichever replica it comes to, and none is stored after an outcome that the controller has fixed.
 func (g *Gateway) takeFinal(ctx context.Context, d *delivery) outcome {
 	var faster error
+	task := g.recall(d)
 	for try := range maxTries {
-		if err := pause(ctx, g.options.Clock, try); err != nil {
-			return outcome{err: unavailable(err)}
-		}
-		task, err := readTask(ctx, g.options.Client, d.worker)
-		if err != nil {
-			return outcome{err: err}
-		}
-		before := task.DeepCopy()
-		changed, refused := decide(task, d, g.options.MaxClockSkew)
-		if !changed {
-			return outcome{again: refused == nil, err: refused}
-		}
-		patch, err := finalPatch(before, task)
+		err := pause(ctx, g.options.Clock, try)
 		if err != nil {
 			return outcome{err: unavailable(err)}
 		}
-		err = g.options.Client.Status().Patch(ctx, task, patch, client.FieldOwner(FieldOwner))
-		switch {
-		case err == nil:
-			return outcome{stored: refused == nil, err: refused} // refused, and noted
-		case apierrors.IsConflict(err), apierrors.IsInvalid(err):
-			// A test of the patch has failed. An API server that calls the write itself invalid says the same, and goes on doing
-			// so. That ends below: the report was checked, and a refusal for good would lose it.
-			faster = err
-		case apierrors.IsNotFound(err):
-			return outcome{err: errGone}
-		default:
-			return outcome{err: unavailable(err)}
+		if task == nil {
+			if task, err = readTask(ctx, g.options.Client, d.worker); err != nil {
+				return outcome{err: err}
+			}
 		}
+		var o outcome
+		if o, faster = g.storeFinal(ctx, d, task); faster == nil {
+			return o
+		}
+		task = nil
 	}
 	return outcome{err: unavailable(errors.Join(errCrowded, faster))}
+}
+
+// recall gives what this gateway's last write has left of a Task, if the final report would be stored there. A write that fails
+// when the Task has changed since is as safe with it as with a live read, and most workers have reported before, here. Nobody is
+// refused or ignored without a look at the Task.
+func (g *Gateway) recall(d *delivery) *v1alpha1.Task {
+	task := g.news.recall(d.worker.TaskUID)
+	if task == nil {
+		return nil
+	}
+	if changed, err := decide(task.DeepCopy(), d, g.options.MaxClockSkew); !changed || err != nil {
+		return nil
+	}
+	return task
+}
+
+// storeFinal decides about a final report and stores what that changes. Its error says that somebody was faster than the write,
+// which is finalPatch.
+func (g *Gateway) storeFinal(ctx context.Context, d *delivery, task *v1alpha1.Task) (o outcome, faster error) {
+	before := task.DeepCopy()
+	changed, refused := decide(task, d, g.options.MaxClockSkew)
+	if !changed {
+		return outcome{again: refused == nil, err: refused}, nil
+	}
+	patch, err := finalPatch(before, task)
+	if err != nil {
+		return outcome{err: unavailable(err)}, nil
+	}
+	err = g.options.Client.Status().Patch(ctx, task, patch, client.FieldOwner(FieldOwner))
+	switch {
+	case err == nil:
+		return outcome{stored: refused == nil, err: refused}, nil // refused, and noted
+	case apierrors.IsConflict(err), apierrors.IsInvalid(err):
+		// A test of the patch has failed. An API server that calls the write itself invalid says the same, and goes on doing
+		// so. That ends after some tries: the report was checked, and a refusal for good would lose it.
+		return outcome{}, err
+	case apierrors.IsNotFound(err):
+		return outcome{err: errGone}, nil
+	default:
+		return outcome{err: unavailable(err)}, nil
+	}
 }
 
 // readTask reads the Task of a worker live. Its errors are refusals.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -28,6 +29,7 @@ import (
 type pod struct {
 	api    client.Client
 	object *corev1.Pod
+	node   *sync.Mutex // held while its node writes the status of a pod
 	dir    string
 	// task, uid and attempt are what the operator has told the sidecar.
 	task, uid string
@@ -52,12 +54,16 @@ type surroundings struct {
 	// gateways are the addresses of the replicas.
 	gateways []string
 	log      *slog.Logger
+	// nodes has a *sync.Mutex for each node: a kubelet writes the status of its pods one after the other (its status manager has one
+	// loop for all of them).
+	nodes sync.Map
 }
 
 // newPod takes over the pod of a worker, with a token that is bound to it.
 func (s *surroundings) newPod(ctx context.Context, object *corev1.Pod) (*pod, error) {
+	node, _ := s.nodes.LoadOrStore(object.Spec.NodeName, &sync.Mutex{})
 	p := &pod{
-		api: s.api, object: object, dir: filepath.Join(s.folder, string(object.UID)), task: object.Labels[v1alpha1.LabelTask],
+		api: s.api, object: object, node: node.(*sync.Mutex), dir: filepath.Join(s.folder, string(object.UID)), task: object.Labels[v1alpha1.LabelTask],
 		ended: make(chan struct{}),
 	}
 	account := &corev1.ServiceAccount{}
@@ -198,6 +204,8 @@ func terminate(c *corev1.ContainerStatus, code int32, message string) {
 func (p *pod) patch(ctx context.Context, change func(*corev1.PodStatus)) error {
 	before := p.object.DeepCopy()
 	change(&p.object.Status)
+	p.node.Lock()
+	defer p.node.Unlock()
 	if err := p.api.Status().Patch(ctx, p.object, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("status of pod %s: %w", p.object.Name, err)
 	}
