@@ -87,11 +87,7 @@ func (c *cluster) apiserver(extra []string) *component {
 		// Loopback is refused as the endpoint of a Service, and nothing here could use it.
 		args = append(args, "--endpoint-reconciler-type=none")
 	}
-	server := c.kube("kube-apiserver", append(args, extra...))
-	// Two processors are the scarce thing here, and a quarter of the server's time went into collecting garbage. The limit keeps it
-	// on a small machine.
-	server.Env = []string{"GOGC=400", "GOMEMLIMIT=1GiB"}
-	return server
+	return c.kube("kube-apiserver", append(args, extra...))
 }
 
 // withoutNode are the controllers that would interfere where a test writes the status of
