@@ -28,8 +28,6 @@ const (
 	maxUnread = 10 * time.Second
 	// maxRest is the longest rest after a write; it is as long as the write was.
 	maxRest = 2 * time.Second
-	// maxGiveWay is how long what is not final may stay behind the Task's last write to let final reports pass.
-	maxGiveWay = 20 * time.Second
 	// maxHeld is how many reports of one Task may wait for its next write.
 	maxHeld = 16
 	// forgetAfter is how long a Task of which nothing is heard is remembered.
@@ -44,7 +42,6 @@ const (
 type coalescer struct {
 	options *Options
 	writes  *semaphore.Weighted
-	finals  *passing // final reports, which go first
 
 	mu    sync.Mutex
 	tasks map[types.UID]*gathering
@@ -58,8 +55,6 @@ type gathering struct {
 	running bool      // a goroutine will write the batch
 	written time.Time // when the last write began
 	used    time.Time
-	// due is when it is written even if final reports are on their way.
-	due time.Time
 	// Heartbeats of this attempt that come before quiet are neither stored nor is the Task read for them.
 	quiet   time.Time
 	attempt int32
@@ -75,9 +70,9 @@ type news struct {
 	abandoned bool         // its request has given up
 }
 
-func newCoalescer(o *Options, finals *passing) *coalescer {
+func newCoalescer(o *Options) *coalescer {
 	return &coalescer{
-		options: o, finals: finals, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now(),
+		options: o, writes: semaphore.NewWeighted(o.MaxWrites), tasks: map[types.UID]*gathering{}, swept: o.Clock.Now(),
 	}
 }
 
@@ -221,26 +216,14 @@ func (c *coalescer) run(ctx context.Context, g *gathering) {
 			c.mu.Unlock()
 			return
 		}
-		next, due := g.written.Add(c.options.WriteInterval), g.due
+		due := g.written.Add(c.options.WriteInterval)
 		c.mu.Unlock()
-		_ = wait(ctx, c.options.Clock, next.Sub(c.options.Clock.Now())) // the context has no end
-		c.acquire(ctx, due)
+		_ = wait(ctx, c.options.Clock, due.Sub(c.options.Clock.Now())) // the context has no end
+		_ = c.writes.Acquire(ctx, 1)
 		began := c.options.Clock.Now()
 		c.flush(ctx, g)
 		// The slower the API server, the longer the rest: it has final reports and the controller to serve.
 		_ = wait(ctx, c.options.Clock, min(c.options.Clock.Since(began), maxRest))
-		c.writes.Release(1)
-	}
-}
-
-// acquire takes the right to write, once no final report is on its way or the news is due.
-func (c *coalescer) acquire(ctx context.Context, due time.Time) {
-	for {
-		c.finals.giveWay(c.options.Clock, due)
-		_ = c.writes.Acquire(ctx, 1) // the context has no end
-		if c.finals.none() || !c.options.Clock.Now().Before(due) {
-			return
-		}
 		c.writes.Release(1)
 	}
 }
@@ -263,7 +246,6 @@ func (c *coalescer) flush(ctx context.Context, g *gathering) {
 	outcomes, quiet := c.write(ctx, g, batch)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g.due = c.due(g.known)
 	g.quiet, g.attempt = quiet, batch[len(batch)-1].report.Attempt
 	for i, n := range batch {
 		c.finish(n, outcomes[i])
@@ -300,8 +282,9 @@ func (c *coalescer) write(ctx context.Context, g *gathering, batch []*news) (out
 		err := c.patch(ctx, before, after)
 		switch {
 		case err == nil:
+			quiet := c.unread(heartbeatDue(after))
 			c.keep(g, after)
-			return outcomes, c.unread(heartbeatDue(after))
+			return outcomes, quiet
 		case apierrors.IsInvalid(err), apierrors.IsConflict(err):
 			continue // a test of the patch has failed: something has changed since the read
 		case apierrors.IsNotFound(err):
@@ -324,7 +307,10 @@ func (c *coalescer) patch(ctx context.Context, before, after *v1alpha1.Task) err
 
 // decideOnKnown decides on what the last write has left, once, and gives nothing where that does not lead to another write.
 func (c *coalescer) decideOnKnown(g *gathering, batch []*news) (before, after *v1alpha1.Task, outcomes []outcome) {
-	if before = c.recall(batch[0].worker.TaskUID); before == nil || onlyHeartbeats(batch) {
+	if onlyHeartbeats(batch) {
+		return nil, nil, nil
+	}
+	if before = c.recall(batch[0].worker.TaskUID); before == nil {
 		return nil, nil, nil
 	}
 	after = before.DeepCopy()
@@ -361,8 +347,7 @@ func worthKnowing(t *v1alpha1.Task) *v1alpha1.Task {
 	known := &v1alpha1.Task{}
 	known.Namespace, known.Name, known.UID = t.Namespace, t.Name, t.UID
 	known.ResourceVersion, known.CreationTimestamp = t.ResourceVersion, t.CreationTimestamp
-	known.Spec.Stages = t.Spec.Stages
-	known.Spec.HeartbeatTimeoutSeconds, known.Spec.ProgressTimeoutSeconds = t.Spec.HeartbeatTimeoutSeconds, t.Spec.ProgressTimeoutSeconds
+	known.Spec.Stages, known.Spec.HeartbeatTimeoutSeconds = t.Spec.Stages, t.Spec.HeartbeatTimeoutSeconds
 	s := &t.Status
 	known.Status = v1alpha1.TaskStatus{
 		State: s.State, Attempt: s.Attempt, Progress: s.Progress, Worker: s.Worker,
@@ -385,19 +370,6 @@ func (c *coalescer) decide(task *v1alpha1.Task, batch []*news) (outcomes []outco
 // unread bounds the time for which heartbeats are answered without a look at the Task.
 func (c *coalescer) unread(due time.Time) time.Time {
 	return lifecycle.Earliest(due, c.options.Clock.Now().Add(maxUnread))
-}
-
-// due is when news of a Task must be written, whoever else wants to write. Of a Task that is not known, at once.
-func (c *coalescer) due(t *v1alpha1.Task) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	now := c.options.Clock.Now()
-	due := lifecycle.Earliest(heartbeatDue(t), now.Add(maxGiveWay))
-	if limit := ptr.Deref(t.Spec.ProgressTimeoutSeconds, 0); limit > 0 {
-		due = lifecycle.Earliest(due, now.Add(time.Duration(limit)*time.Second/3))
-	}
-	return due
 }
 
 // heartbeatDue is when the next heartbeat must be stored.

@@ -31,7 +31,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"kind", "outcome"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "task_reports_refused_total",
-			Help: "Requests to the report endpoint that were refused, by the code in the answer.",
+			Help: "Requests that were refused, by the code in the answer; NotFound for other paths than that of the endpoint.",
 		}, []string{"code"}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "callback_retry_total",
@@ -62,6 +62,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			m.reports.WithLabelValues(string(kind), string(o))
 		}
 	}
+	m.refused.WithLabelValues(notFound)
 	for code := range statusOf {
 		m.refused.WithLabelValues(string(code))
 	}

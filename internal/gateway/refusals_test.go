@@ -420,4 +420,7 @@ func TestOtherPaths(t *testing.T) {
 			t.Errorf("%s: %d with %v", path, recorder.Code, recorder.Header())
 		}
 	}
+	if n := w.value("task_reports_refused_total", "code=NotFound"); n != 6 {
+		t.Errorf("%v requests were counted", n)
+	}
 }

@@ -126,8 +126,6 @@ func closeAfter(w http.ResponseWriter) { w.Header().Set("Connection", "close") }
 // take brings a report into the status. Final reports go their own way, past whatever the others wait for.
 func (g *Gateway) take(ctx context.Context, d *delivery) outcome {
 	if d.report.Kind.Final() {
-		g.finals.enter()
-		defer g.finals.leave()
 		return g.takeFinal(ctx, d)
 	}
 	if !g.newsSlots.TryAcquire(1) {

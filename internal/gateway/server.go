@@ -28,7 +28,7 @@ const (
 	DefaultMaxClockSkew   = 15 * time.Minute
 	DefaultMaxRequests    = 1000
 	DefaultMaxBodyMemory  = 24 << 20
-	DefaultMaxWrites      = 4
+	DefaultMaxWrites      = 2
 	DefaultWriteInterval  = 2 * time.Second
 	DefaultBodyTimeout    = 10 * time.Second
 	DefaultRequestTimeout = 8 * time.Second
@@ -59,7 +59,7 @@ type Options struct {
 	// MaxBodyMemory is how many bytes of bodies and of reports that wait to be written there may be together; more are refused
 	// with 429. Half of it is kept from those that wait. Default 24 MiB.
 	MaxBodyMemory int64
-	// MaxWrites is how many writes of what is not final run at once. Default 4.
+	// MaxWrites is how many writes of what is not final run at once. Default 2.
 	MaxWrites int64
 	// WriteInterval is the least time between two writes to one Task of what is not final. Default 2 seconds.
 	WriteInterval time.Duration
@@ -108,7 +108,6 @@ type Gateway struct {
 	tokens  *authenticator
 	workers *binder
 	news    *coalescer
-	finals  *passing // final reports, for which all others make way
 
 	slots     *semaphore.Weighted // requests at once of senders that are known
 	newsSlots *semaphore.Weighted // those of them that are not final
@@ -121,15 +120,13 @@ func New(o Options) *Gateway {
 	o.setDefaults()
 	o.MaxBodyMemory = max(o.MaxBodyMemory, 2*report.MaxBodyBytes)
 	m := newMetrics(o.Registerer)
-	finals := &passing{}
 	g := &Gateway{
 		options: o,
 		metrics: m,
 		retries: newRetryCounter(m, o.Clock),
 		tokens:  newAuthenticator(o.Client, o.Clock, m),
 		workers: newBinder(o.Client, o.Clock),
-		news:    newCoalescer(&o, finals),
-		finals:  finals,
+		news:    newCoalescer(&o),
 	}
 	g.pods = newShares[types.UID](maxPerPod)
 	requests := int64(o.MaxRequests)
@@ -139,10 +136,14 @@ func New(o Options) *Gateway {
 	return g
 }
 
+// notFound counts requests for other paths.
+const notFound = "NotFound"
+
 // Handler serves the report endpoint and nothing else: whoever wants another path is a stranger, whose connection is closed.
 func (g *Gateway) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path != report.GatewayPath {
+			g.metrics.refused.WithLabelValues(notFound).Inc()
 			closeAfter(w)
 			http.NotFound(w, req)
 			return

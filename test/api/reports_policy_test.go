@@ -13,6 +13,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -23,6 +24,7 @@ import (
 	"github.com/taskwarden/taskwarden/internal/gateway"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/internal/report"
+	"github.com/taskwarden/taskwarden/test/builders"
 	"github.com/taskwarden/taskwarden/test/testenv"
 )
 
@@ -86,7 +88,12 @@ func TestReportsC68OnlyTheControllerMovesATask(t *testing.T) {
 	task, pod := processing(t, env, "guarded")
 	task = changeStatus(t, env, task, func(task *v1alpha1.Task) {
 		task.Status.LastHandledRetry = &v1alpha1.HandledRetry{RequestedAt: "1", Outcome: v1alpha1.RetryAccepted}
+		meta.SetStatusCondition(&task.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionTerminating, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCancelled,
+		})
 	})
+	fresh := env.Create(builders.Task("fresh").Obj()) // without a status
+	freshPod := workerOf(t, env, fresh, 1)
 	if task.Status.RunStartTime == nil {
 		t.Fatal("the Task has no runStartTime to protect")
 	}
@@ -117,28 +124,35 @@ func TestReportsC68OnlyTheControllerMovesATask(t *testing.T) {
 		change func(*v1alpha1.TaskStatus)
 		open   bool // to everyone
 	}{
-		"state":                    {change: func(s *v1alpha1.TaskStatus) { s.State = v1alpha1.StateSucceeded }},
-		"reason":                   {change: func(s *v1alpha1.TaskStatus) { s.Reason = "Other" }},
-		"message":                  {change: func(s *v1alpha1.TaskStatus) { s.Message = "other" }},
-		"no message":               {change: func(s *v1alpha1.TaskStatus) { s.Reason = "" }},
-		"attempt":                  {change: func(s *v1alpha1.TaskStatus) { s.Attempt = 2 }},
-		"charged":                  {change: func(s *v1alpha1.TaskStatus) { s.Charged = 1 }},
-		"history":                  {change: func(s *v1alpha1.TaskStatus) { s.History[0].Reason = "Other" }},
-		"attempts":                 {change: func(s *v1alpha1.TaskStatus) { s.Attempts = nil }},
-		"completionTime":           {change: func(s *v1alpha1.TaskStatus) { s.CompletionTime = &now }},
-		"nextRetryTime":            {change: func(s *v1alpha1.TaskStatus) { s.NextRetryTime = &now }},
-		"result":                   {change: func(s *v1alpha1.TaskStatus) { s.Result = &v1alpha1.TaskResult{URL: "a:b"} }},
-		"syncLagMilliseconds":      {change: func(s *v1alpha1.TaskStatus) { s.SyncLagMilliseconds = ptr.To[int64](1) }},
-		"runStartTime":             {change: func(s *v1alpha1.TaskStatus) { s.RunStartTime = &now }},
-		"no runStartTime":          {change: func(s *v1alpha1.TaskStatus) { s.RunStartTime = nil }},
-		"lastHandledRetry":         {change: func(s *v1alpha1.TaskStatus) { s.LastHandledRetry.RequestedAt = "other" }},
-		"no lastHandledRetry":      {change: func(s *v1alpha1.TaskStatus) { s.LastHandledRetry = nil }},
-		"worker":                   {change: func(s *v1alpha1.TaskStatus) { s.Worker = nil }},
-		"worker.jobUID":            {change: func(s *v1alpha1.TaskStatus) { s.Worker.JobUID = "x" }},
-		"worker.podUID":            {change: func(s *v1alpha1.TaskStatus) { s.Worker.PodUID = "" }},
-		"worker.nodeName":          {change: func(s *v1alpha1.TaskStatus) { s.Worker.NodeName = "x" }},
-		"worker.startTime":         {change: func(s *v1alpha1.TaskStatus) { s.Worker.StartTime = &now }},
-		"condition Terminating":    {change: condition(v1alpha1.ConditionTerminating)},
+		"state":               {change: func(s *v1alpha1.TaskStatus) { s.State = v1alpha1.StateSucceeded }},
+		"reason":              {change: func(s *v1alpha1.TaskStatus) { s.Reason = "Other" }},
+		"message":             {change: func(s *v1alpha1.TaskStatus) { s.Message = "other" }},
+		"no reason":           {change: func(s *v1alpha1.TaskStatus) { s.Reason = "" }},
+		"attempt":             {change: func(s *v1alpha1.TaskStatus) { s.Attempt = 2 }},
+		"charged":             {change: func(s *v1alpha1.TaskStatus) { s.Charged = 1 }},
+		"history":             {change: func(s *v1alpha1.TaskStatus) { s.History[0].Reason = "Other" }},
+		"attempts":            {change: func(s *v1alpha1.TaskStatus) { s.Attempts = nil }},
+		"completionTime":      {change: func(s *v1alpha1.TaskStatus) { s.CompletionTime = &now }},
+		"nextRetryTime":       {change: func(s *v1alpha1.TaskStatus) { s.NextRetryTime = &now }},
+		"result":              {change: func(s *v1alpha1.TaskStatus) { s.Result = &v1alpha1.TaskResult{URL: "a:b"} }},
+		"syncLagMilliseconds": {change: func(s *v1alpha1.TaskStatus) { s.SyncLagMilliseconds = ptr.To[int64](1) }},
+		"runStartTime":        {change: func(s *v1alpha1.TaskStatus) { s.RunStartTime = &now }},
+		"no runStartTime":     {change: func(s *v1alpha1.TaskStatus) { s.RunStartTime = nil }},
+		"lastHandledRetry":    {change: func(s *v1alpha1.TaskStatus) { s.LastHandledRetry.RequestedAt = "other" }},
+		"no lastHandledRetry": {change: func(s *v1alpha1.TaskStatus) { s.LastHandledRetry = nil }},
+		"worker":              {change: func(s *v1alpha1.TaskStatus) { s.Worker = nil }},
+		"worker.jobUID":       {change: func(s *v1alpha1.TaskStatus) { s.Worker.JobUID = "x" }},
+		"worker.podUID":       {change: func(s *v1alpha1.TaskStatus) { s.Worker.PodUID = "" }},
+		"worker.nodeName":     {change: func(s *v1alpha1.TaskStatus) { s.Worker.NodeName = "x" }},
+		"worker.startTime":    {change: func(s *v1alpha1.TaskStatus) { s.Worker.StartTime = &now }},
+		"condition Suspended": {change: condition(v1alpha1.ConditionSuspended)},
+		"not Terminating": {change: func(s *v1alpha1.TaskStatus) {
+			meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionTerminating).Status = metav1.ConditionFalse
+		}},
+		"no condition Terminating": {change: func(s *v1alpha1.TaskStatus) {
+			meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionTerminating)
+		}},
+		"no conditions":            {change: func(s *v1alpha1.TaskStatus) { s.Conditions = nil }},
 		"condition Finished":       {change: condition(v1alpha1.ConditionFinished)},
 		"condition ReportMismatch": {change: condition(v1alpha1.ConditionReportMismatch), open: true},
 		"worker.heartbeatTime":     {change: func(s *v1alpha1.TaskStatus) { s.Worker.HeartbeatTime, s.Worker.Sequence = &now, 7 }, open: true},
@@ -165,7 +179,28 @@ func TestReportsC68OnlyTheControllerMovesATask(t *testing.T) {
 			}
 		})
 	}
-	// The gateway can do its work under the policy, and a stored report stays.
+	// Of a Task that the controller has not written to, a report is all that the gateway may store.
+	wantPost(t, gatewayFor(t, env, func(o *gateway.Options) { o.Client = gatewayClient }), reportFor(fresh, report.Succeeded, 1),
+		workerToken(t, env, freshPod), 200, "Stored")
+	for what, change := range map[string]func(*v1alpha1.TaskStatus){
+		"a worker": func(s *v1alpha1.TaskStatus) {
+			s.Worker = &v1alpha1.WorkerStatus{HeartbeatTime: &now, Sequence: 1}
+		},
+		"a condition": condition(v1alpha1.ConditionTerminating),
+		"a message":   func(s *v1alpha1.TaskStatus) { s.Message = "other" },
+	} {
+		changed := env.Get(fresh)
+		change(&changed.Status)
+		if err := gatewayClient.Status().Update(t.Context(), changed, client.DryRunAll); !apierrors.IsForbidden(err) {
+			t.Errorf("%s can be given to a Task without a status: %v", what, err)
+		}
+	}
+	// It can do its work under the policy, and a stored report stays.
+	live := env.Get(task)
+	meta.RemoveStatusCondition(&live.Status.Conditions, v1alpha1.ConditionTerminating)
+	if err := as(t, env, controllerUser).Status().Update(t.Context(), live); err != nil {
+		t.Fatal(err)
+	}
 	token, handler := workerToken(t, env, pod), gatewayFor(t, env, func(o *gateway.Options) { o.Client = gatewayClient })
 	for i, kind := range []report.Kind{report.Progress, report.Stage, report.Checkpoint, report.Succeeded} {
 		wantPost(t, handler, reportFor(task, kind, int64(i+1)), token, 200, "Stored")
@@ -180,7 +215,7 @@ func TestReportsC68OnlyTheControllerMovesATask(t *testing.T) {
 		}
 	}
 	// And so can the controller: the table's moves pass.
-	live := env.Get(task)
+	live = env.Get(task)
 	_, err := lifecycle.End(live, lifecycle.Ending{Event: lifecycle.Succeed, Reason: v1alpha1.ReasonCompleted}, lifecycle.Facts{WorkerStopped: true}, time.Now())
 	if err != nil {
 		t.Fatal(err)
