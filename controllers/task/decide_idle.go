@@ -20,8 +20,13 @@ func (d *decision) idle() {
 	if status.State == v1alpha1.StateRetrying {
 		next++
 	}
-	if w := d.worker(next); w != nil && w.Job != nil && !w.Job.Deleting {
+	switch w := d.worker(next); {
+	case w == nil:
+	case w.Job != nil && !w.Job.Deleting:
 		d.open(lifecycle.Facts{AlreadyReplaced: true}, w.Job)
+		return
+	case w.GoneJob != "":
+		d.open(lifecycle.Facts{AlreadyReplaced: true}, &JobFacts{UID: w.GoneJob, CreateTime: w.createTime()})
 		return
 	}
 	deadline := lifecycle.OverallDeadline(d.task)

@@ -18,8 +18,11 @@ const podWait = 2 * time.Second
 func (d *decision) running() {
 	status := &d.task.Status
 	w := d.worker(status.Attempt)
-	if w != nil && w.Job != nil && status.Worker.JobUID == "" {
-		status.Worker.JobUID = w.Job.UID
+	if w != nil && status.Worker.JobUID == "" {
+		status.Worker.JobUID = w.GoneJob
+		if w.Job != nil {
+			status.Worker.JobUID = w.Job.UID
+		}
 	}
 	if d.terminating() {
 		d.stopping(w)
@@ -75,7 +78,7 @@ func (d *decision) start(w *Worker) {
 	case pod != nil && pod.ran():
 		d.refuse(lifecycle.Started(d.task, pod.reference(), d.now))
 		status.Reason, status.Message = v1alpha1.ReasonWorkerRunning, "The worker runs on node "+pod.NodeName
-	case w != nil && w.Job != nil && w.Job.Complete && len(w.Pods) == 0:
+	case pod == nil && w != nil && w.Job != nil && w.Job.Complete:
 		// The Job's word alone: it ran, nobody knows when.
 		d.refuse(lifecycle.Started(d.task, v1alpha1.WorkerStatus{StartTime: ptr.To(metav1.NewMicroTime(w.Job.CreateTime))}, d.now))
 	case d.finalReport() != nil:
@@ -123,6 +126,7 @@ func (d *decision) close(w *Worker, e *ending) {
 
 // fix stores the outcome before the worker is stopped for it: whatever the worker says from now on changes nothing.
 func (d *decision) fix(w *Worker, e lifecycle.Ending) {
+	d.plan.Fixes = true
 	setCondition(d.task, v1alpha1.ConditionTerminating, metav1.ConditionTrue, e.Reason, e.Message, d.now)
 	if pod := d.pod(w); pod != nil {
 		lifecycle.Seen(d.task, pod.reference())

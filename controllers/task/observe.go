@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,15 +23,20 @@ import (
 )
 
 // observe gathers the Snapshot of a Task: from the caches, and by live reads where the caches show nothing of what the status
-// has recorded.
-func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, error) {
+// has recorded. With live the pods are read live in any case.
+func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task, live bool) (Snapshot, error) {
 	s := Snapshot{Task: t, Now: r.Clock.Now()}
 	gathered, err := r.gather(ctx, t)
+	if err == nil && live {
+		err = r.listPods(ctx, t, gathered)
+	}
 	if err != nil {
 		return s, err
 	}
-	if next := unstarted(t); next > 0 && (ptr.Deref(t.Spec.Cancel, false) || lifecycle.Passed(lifecycle.OverallDeadline(t), s.Now)) {
-		_, err = r.findJob(ctx, t, gathered, next, JobName(t.Name, next)) // made, perhaps, and not told of yet
+	if next := unstarted(t); next > 0 {
+		// Where no Job will be made, one may have been made and not told of yet.
+		wanted := !ptr.Deref(t.Spec.Cancel, false) && !lifecycle.Passed(lifecycle.OverallDeadline(t), s.Now)
+		err = r.findUntold(ctx, t, gathered, next, !wanted)
 	} else {
 		err = r.proveAbsence(ctx, t, gathered)
 	}
@@ -59,6 +65,10 @@ func unstarted(t *v1alpha1.Task) int32 {
 type belongings struct {
 	jobs map[types.UID]*batchv1.Job
 	pods map[types.UID]*corev1.Pod
+	// strays are pods of a Job that is not seen, and that the status does not tell of.
+	strays []*corev1.Pod
+	// gone is the Job that has made them, once it is known to be gone.
+	gone types.UID
 }
 
 // notWaiting: these reads need not show the last writes, and must not wait for those of all other Tasks. What is missing is
@@ -103,9 +113,67 @@ func (b *belongings) addPod(t *v1alpha1.Task, pod *corev1.Pod) {
 		owner = ref.UID
 	}
 	_, ours := b.jobs[owner]
-	if ours || pod.UID == recorded.PodUID || owner != "" && owner == recorded.JobUID {
+	switch {
+	case ours || pod.UID == recorded.PodUID || owner != "" && owner == recorded.JobUID:
 		b.pods[pod.UID] = pod
+	case isStray(t, pod):
+		b.strays = append(b.strays, pod)
 	}
+}
+
+// isStray tells of a pod that it was made for an attempt whose Job is not recorded yet: by the name of that Job, which is no other's.
+func isStray(t *v1alpha1.Task, pod *corev1.Pod) bool {
+	next := unrecorded(t)
+	job := pod.Labels[batchv1.JobNameLabel]
+	if ref := metav1.GetControllerOf(pod); ref != nil {
+		job = ref.Name
+	}
+	return next > 0 && attemptOf(pod.Labels) == next && job == JobName(t.Name, next)
+}
+
+// unrecorded is the number of the attempt whose Job may exist although the status does not name it; 0 where there is none.
+func unrecorded(t *v1alpha1.Task) int32 {
+	switch s := &t.Status; {
+	case s.State == v1alpha1.StateFailed:
+		return s.Attempt + 1 // it may have been retried by hand
+	case s.State == v1alpha1.StatePending && s.Worker != nil && s.Worker.JobUID == "":
+		return s.Attempt
+	}
+	return unstarted(t)
+}
+
+// findUntold looks for what an earlier pass has made for the next attempt and the status does not tell of: the write was lost, or
+// waits for news. A Job that is not seen is looked for where there is a reason to.
+func (r *Reconciler) findUntold(ctx context.Context, t *v1alpha1.Task, b *belongings, next int32, look bool) error {
+	job := b.jobOf(next)
+	if job == nil && (look || len(b.strays) > 0) {
+		var err error
+		if job, err = r.findJob(ctx, t, b, next, JobName(t.Name, next)); err != nil {
+			return err
+		}
+	}
+	strays := b.strays
+	b.strays = nil
+	for _, pod := range strays {
+		if job == nil {
+			// Somebody has deleted the Job before it was told of. Its worker is this attempt's all the same.
+			b.pods[pod.UID], b.gone = pod, types.UID(pod.Labels[batchv1.ControllerUidLabel])
+			if ref := metav1.GetControllerOf(pod); ref != nil {
+				b.gone = ref.UID
+			}
+			continue
+		}
+		b.addPod(t, pod)
+	}
+	if job != nil && overJob(job) && !b.hasPodOf(next) {
+		return r.listPods(ctx, t, b)
+	}
+	return nil
+}
+
+// overJob tells of a Job that it will make no more pods.
+func overJob(job *batchv1.Job) bool {
+	return factsOfJob(job).Finished() || job.DeletionTimestamp != nil
 }
 
 // proveAbsence reads live what the status says must exist and the caches do not show.
@@ -118,11 +186,18 @@ func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belo
 	if err != nil {
 		return err
 	}
+	if w.JobUID == "" {
+		return r.findUntold(ctx, t, b, t.Status.Attempt, false)
+	}
 	_, seen := b.pods[w.PodUID]
-	over := job == nil || factsOfJob(job).Finished() || job.DeletionTimestamp != nil
-	if w.JobUID == "" || seen || w.PodUID == "" && (!over || b.hasPodOf(t.Status.Attempt)) {
+	if seen || w.PodUID == "" && (job != nil && !overJob(job) || b.hasPodOf(t.Status.Attempt)) {
 		return nil
 	}
+	return r.listPods(ctx, t, b)
+}
+
+// listPods reads the pods of a Task live.
+func (r *Reconciler) listPods(ctx context.Context, t *v1alpha1.Task, b *belongings) error {
 	var pods corev1.PodList
 	if err := r.Live.List(ctx, &pods, client.InNamespace(t.Namespace),
 		client.MatchingLabels{v1alpha1.LabelTaskUID: string(t.UID)}); err != nil {
@@ -179,6 +254,9 @@ func (b *belongings) workers(t *v1alpha1.Task) []Worker {
 	}
 	for _, job := range b.jobs {
 		get(job.Labels).Job = factsOfJob(job)
+	}
+	if b.gone != "" {
+		get(map[string]string{v1alpha1.LabelAttempt: strconv.Itoa(int(unrecorded(t)))}).GoneJob = b.gone
 	}
 	container := workerContainer(&t.Spec.Template.Spec, t.Spec.WorkerContainer).Name
 	for _, pod := range b.pods {

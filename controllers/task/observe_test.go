@@ -150,7 +150,7 @@ func TestC40JobNotToldOf(t *testing.T) {
 		made.Name, made.UID, made.Labels[v1alpha1.LabelAttempt] = tc.job, jobUID(tc.want), strconv.Itoa(int(tc.want))
 		w := &writes{}
 		r := w.reconciler(t, tc.scene.Now, newLiveReader(t, made))
-		s, err := r.observe(t.Context(), tc.scene.Task)
+		s, err := r.observe(t.Context(), tc.scene.Task, false)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -30,6 +30,8 @@ type Plan struct {
 	WakeAt time.Time
 	// Moved tells that the state changes in this pass, which leaves further changes to the next.
 	Moved bool
+	// Fixes tells that the plan fixes the outcome of an attempt whose worker, as far as the snapshot shows, has not said its own word.
+	Fixes bool
 	// Refused are events that the table did not let pass.
 	Refused []error
 	// Verdict is the last judgement on an attempt, for the conditions.

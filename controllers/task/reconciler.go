@@ -81,11 +81,18 @@ func outdated(err error) bool {
 // pass is one pass over a Task as it was read.
 func (r *Reconciler) pass(ctx context.Context, t *v1alpha1.Task) (ctrl.Result, error) {
 	log := logf.FromContext(ctx).WithValues("attempt", t.Status.Attempt)
-	snapshot, err := r.observe(ctx, t)
+	snapshot, err := r.observe(ctx, t, false)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("observe: %w", err)
 	}
 	plan := decide(snapshot)
+	if plan.Fixes {
+		// A silent watch must not put a cancel or a deadline before what the worker has said long since.
+		if snapshot, err = r.observe(ctx, t, true); err != nil {
+			return ctrl.Result{}, fmt.Errorf("observe: %w", err)
+		}
+		plan = decide(snapshot)
+	}
 	err = r.apply(ctx, snapshot, &plan)
 	if !outdated(err) {
 		for _, refused := range plan.Refused {

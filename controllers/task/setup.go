@@ -152,7 +152,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("task").
-		For(&v1alpha1.Task{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		For(&v1alpha1.Task{}, builder.WithPredicates(taskChanged)).
 		Watches(&v1alpha1.Task{}, reportHandler).
 		Owns(&batchv1.Job{}, builder.WithPredicates(jobChanged)).
 		Watches(&corev1.Pod{}, r.podHandler(o.Concurrency)).
@@ -240,6 +240,9 @@ func (r *Reconciler) tasksOfPod(ctx context.Context, pod *corev1.Pod) []reconcil
 	}
 	return requests
 }
+
+// taskChanged lets pass what a user has changed; the status is ours, but for reports.
+var taskChanged = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 
 // jobChanged lets pass what a decision could see.
 var jobChanged = predicate.Funcs{

@@ -36,6 +36,8 @@ type Worker struct {
 	Attempt int32
 	Job     *JobFacts // nil: there is none
 	Pods    []PodFacts
+	// GoneJob is the UID of the Job that made the pods, where it has gone before the status could name it.
+	GoneJob types.UID
 }
 
 // JobFacts are what the decisions need of a Job.

@@ -1,6 +1,7 @@
 package invariants
 
 import (
+	"slices"
 	"strconv"
 
 	"k8s.io/utils/ptr"
@@ -12,7 +13,7 @@ import (
 // checkBudget is the first half of invariant 6: a run, which ends with a retry by hand, has at most limit + 1 charged
 // attempts, and the counters say what the attempts say.
 func checkBudget(f *finding, r *record) {
-	firstOfRun := int32(1)
+	firstOfRun := firstAttempt(r.first)
 	charged := map[int32]bool{} // attempts of this run
 	r.pairs(func(old, cur *version) {
 		s := &cur.task.Status
@@ -43,6 +44,19 @@ func checkBudget(f *finding, r *record) {
 		}
 	})
 	checkRunsOfJobs(f, r)
+}
+
+// firstAttempt is the number of the attempt with which a run began.
+func firstAttempt(v *version) int32 {
+	if v == nil {
+		return 1
+	}
+	for _, h := range slices.Backward(v.task.Status.History) {
+		if h.Event == string(lifecycle.Retry) && h.Actor == lifecycle.ActorUser {
+			return h.Attempt
+		}
+	}
+	return 1
 }
 
 // checkRunsOfJobs makes sure that no Job escapes the books: each attempt that got one is in status when the Task has ended.

@@ -25,6 +25,7 @@ func (h *history) byUID(uid string) *record {
 type record struct {
 	uid, namespace, name string
 
+	first    *version  // what was stored before; nil for a Task that is seen from its creation on
 	versions []version // each stored version, by resourceVersion
 	jobs     []job
 	pods     []*pod
@@ -83,9 +84,12 @@ func (r *record) last() *v1alpha1.Task {
 	return r.versions[len(r.versions)-1].task
 }
 
-// pairs calls f with each version and the one before it, which is an empty Task at first.
+// pairs calls f with each version and the one before it, which is an empty Task at its creation.
 func (r *record) pairs(f func(old, cur *version)) {
-	old := &version{task: &v1alpha1.Task{}}
+	old := r.first
+	if old == nil {
+		old = &version{task: &v1alpha1.Task{}}
+	}
 	for i := range r.versions {
 		f(old, &r.versions[i])
 		old = &r.versions[i]
