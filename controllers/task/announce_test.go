@@ -39,7 +39,7 @@ func TestAnnounce(t *testing.T) {
 	}
 	for name, tc := range cases {
 		recorder := events.NewFakeRecorder(10)
-		(&Reconciler{Recorder: recorder}).announce(tc.write[0], tc.write[1])
+		(&Reconciler{Recorder: recorder}).announce(tc.write[0], tc.write[1], 0)
 		close(recorder.Events)
 		var got []string
 		for e := range recorder.Events {

@@ -24,7 +24,7 @@ import (
 // observe gathers the Snapshot of a Task: from the caches, and by live reads where the caches show nothing of what the status
 // has recorded.
 func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, error) {
-	s := Snapshot{Task: t, Now: r.Clock.Now()}
+	s := Snapshot{Task: t, Now: r.Clock.Now(), MaxClockSkew: r.maxClockSkew}
 	gathered, err := r.gather(ctx, t)
 	if err != nil {
 		return s, err
@@ -38,6 +38,7 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, e
 		return s, err
 	}
 	s.Workers = gathered.workers(t)
+	align(t, s.Workers, s.Now)
 	err = r.askWhy(ctx, &s)
 	return s, err
 }
