@@ -202,7 +202,7 @@ func (m *Meter) ask(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	defer res.Body.Close() //nolint:errcheck // nothing of it is read
+	defer res.Body.Close()
 	switch {
 	case res.StatusCode != http.StatusOK && res.StatusCode != http.StatusUnauthorized && res.StatusCode != http.StatusForbidden:
 		return sample{}, fmt.Errorf("the answer is %s, which may be another one's than the API server's", res.Status)

@@ -19,8 +19,8 @@ import (
 	"github.com/taskwarden/taskwarden/test/testenv"
 )
 
-// tenMinutes is how far clocks are apart in the tests of C26.
-const tenMinutes = 10 * time.Minute
+// farOff is how far clocks are apart in the tests of C26.
+const farOff = 10 * time.Minute
 
 // offMachine is a machine whose clock is off.
 type offMachine struct {
@@ -112,7 +112,7 @@ func wantRan(t *testing.T, done *v1alpha1.Task, limit time.Duration) {
 // clock were right.
 func TestC26ControllerClockOff(t *testing.T) {
 	t.Parallel()
-	for name, ahead := range map[string]time.Duration{"ahead": tenMinutes, "behind": -tenMinutes} {
+	for name, ahead := range map[string]time.Duration{"ahead": farOff, "behind": -farOff} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			machine := newOffMachine(ahead)
@@ -166,7 +166,7 @@ func TestC26ControllerClockOff(t *testing.T) {
 // TestC20C26NodeClockOff has the kubelets be 10 minutes off: workers get the time that is theirs, and one Event says so.
 func TestC20C26NodeClockOff(t *testing.T) {
 	t.Parallel()
-	for name, ahead := range map[string]time.Duration{"ahead": tenMinutes, "behind": -tenMinutes} {
+	for name, ahead := range map[string]time.Duration{"ahead": farOff, "behind": -farOff} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// The kubelets have the test's clock, the operator has that of a machine that is right.

@@ -180,7 +180,8 @@ func TestDeadLetters(t *testing.T) {
 	for line := range strings.Lines(d.run("count-causes")) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
-	if slices.Sort(got); !slices.Equal(got, counted) {
+	slices.Sort(got)
+	if !slices.Equal(got, counted) {
 		t.Errorf("counted are %v, wanted are %v", got, counted)
 	}
 
