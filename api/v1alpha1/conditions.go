@@ -127,6 +127,8 @@ const (
 const (
 	// ReasonStopFailed: an order to stop a worker failed, and is given again.
 	ReasonStopFailed = "StopFailed"
+	// ReasonClockSkew: the clock of a worker or of its node is far from the API server's.
+	ReasonClockSkew = "ClockSkew"
 	// ReasonRetryRequested: somebody asked for another attempt, and it follows. Also the reason in the history.
 	ReasonRetryRequested = "RetryRequested"
 	// ReasonRetryRefused: somebody asked for another attempt, and none follows.

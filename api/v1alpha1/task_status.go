@@ -260,6 +260,10 @@ type FinalReport struct {
 	// finishTime is when the worker finished, as it says, but neither before the Task's creation nor after receivedTime.
 	// +optional
 	FinishTime *metav1.MicroTime `json:"finishTime,omitempty"`
+	// clockSkewSeconds is how far the worker's clock is ahead of the API server's at least, below 0 if it is behind, as the finish time
+	// that it gave has shown. Unset where that shows less than 5 s.
+	// +optional
+	ClockSkewSeconds int64 `json:"clockSkewSeconds,omitempty"`
 	// message for people. At most 1 KiB.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -74,9 +73,13 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := task.Options{Concurrency: o.concurrency, ReadsOwnWrites: task.ReadsOwnWrites(len(o.namespaces))}
+	clk, err := apiClock(ctx, cfg, mgr)
+	if err != nil {
+		return err
+	}
+	options := task.Options{Clock: clk, MaxClockSkew: o.maxClockSkew, Concurrency: o.concurrency, ReadsOwnWrites: task.ReadsOwnWrites(len(o.namespaces))}
 	gateways := &task.Gateways{
-		Reader: mgr.GetAPIReader(), Namespace: o.gatewayNamespace, Image: o.reporterImage, Pod: os.Getenv(envPodName), Clock: clock.RealClock{},
+		Reader: mgr.GetAPIReader(), Namespace: o.gatewayNamespace, Image: o.reporterImage, Pod: os.Getenv(envPodName), Clock: clk,
 	}
 	if err := (&task.Reconciler{Gateways: gateways}).SetupWithManager(ctx, mgr, options); err != nil {
 		return err

@@ -27,15 +27,14 @@ const gatewayGrace = 20 * time.Second
 
 type gatewayOptions struct {
 	processOptions
-	address      string
-	maxClockSkew time.Duration
-	maxRequests  int
-	maxWrites    int64
-	namespace    string
-	serviceName  string
-	extraNames   []string
-	certFile     string
-	keyFile      string
+	address     string
+	maxRequests int
+	maxWrites   int64
+	namespace   string
+	serviceName string
+	extraNames  []string
+	certFile    string
+	keyFile     string
 }
 
 func newGatewayCommand() *cobra.Command {
@@ -49,8 +48,6 @@ func newGatewayCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.address, "bind-address", ":8443", "address of the report endpoint")
 	o.bind(f, "requests to the API server for reports that are not final")
-	f.DurationVar(&o.maxClockSkew, "max-clock-skew", gateway.DefaultMaxClockSkew,
-		"how far the clock of a worker may be from this one, above 0")
 	f.IntVar(&o.maxRequests, "max-requests", gateway.DefaultMaxRequests,
 		"requests that are handled at once, above 0; more are answered with 429")
 	f.Int64Var(&o.maxWrites, "max-writes", gateway.DefaultMaxWrites, "writes at once of reports that are not final, above 0")
@@ -67,8 +64,8 @@ func newGatewayCommand() *cobra.Command {
 
 // check completes the options and says what is wrong with them.
 func (o *gatewayOptions) check() error {
-	if o.maxRequests <= 0 || o.maxWrites <= 0 || o.maxClockSkew <= 0 {
-		return errors.New("--max-requests, --max-writes and --max-clock-skew must be above 0")
+	if o.maxRequests <= 0 || o.maxWrites <= 0 {
+		return errors.New("--max-requests and --max-writes must be above 0")
 	}
 	if (o.certFile == "") != (o.keyFile == "") {
 		return errors.New("--tls-cert-file and --tls-key-file go together")
@@ -110,12 +107,16 @@ func (o *gatewayOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	certificate, err := o.addCertificates(mgr, api)
+	clk, err := apiClock(ctx, cfg, mgr)
+	if err != nil {
+		return err
+	}
+	certificate, err := o.addCertificates(mgr, api, clk)
 	if err != nil {
 		return err
 	}
 	g := gateway.New(gateway.Options{
-		Client: api, NewsClient: news, MaxClockSkew: o.maxClockSkew, MaxRequests: o.maxRequests, MaxWrites: o.maxWrites,
+		Client: api, NewsClient: news, Clock: clk, MaxClockSkew: o.maxClockSkew, MaxRequests: o.maxRequests, MaxWrites: o.maxWrites,
 		Registerer: metrics.Registry, Log: ctrl.Log.WithName("gateway"),
 	})
 	listener, err := gateway.Listen(ctx, o.address, certificate)
@@ -132,7 +133,7 @@ func (o *gatewayOptions) run(ctx context.Context) error {
 }
 
 // addCertificates has the manager look after the certificates, and gives where the server gets them from.
-func (o *gatewayOptions) addCertificates(mgr ctrl.Manager, api client.Client) (gateway.GetCertificate, error) {
+func (o *gatewayOptions) addCertificates(mgr ctrl.Manager, api client.Client, clk clock.Clock) (gateway.GetCertificate, error) {
 	if o.certFile != "" {
 		files, err := certwatcher.New(o.certFile, o.keyFile)
 		if err != nil {
@@ -141,7 +142,7 @@ func (o *gatewayOptions) addCertificates(mgr ctrl.Manager, api client.Client) (g
 		return files.GetCertificate, errors.Join(mgr.Add(files), mgr.AddReadyzCheck("ping", healthz.Ping))
 	}
 	own := &gateway.Certificates{
-		Client: api, Cache: mgr.GetCache(), Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"),
+		Client: api, Cache: mgr.GetCache(), Clock: clk, Log: ctrl.Log.WithName("certificates"),
 		Namespace: o.namespace,
 		Names:     append(gateway.ServiceNames(o.serviceName, o.namespace), o.extraNames...),
 	}

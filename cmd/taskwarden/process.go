@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,9 +15,12 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/apiclock"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
 )
 
 // ownNamespaceFile is where a pod finds the name of its namespace.
@@ -28,6 +33,7 @@ type processOptions struct {
 	pprofAddress   string
 	qps            float32
 	burst          int
+	maxClockSkew   time.Duration
 	log            zap.Options
 }
 
@@ -38,6 +44,8 @@ func (o *processOptions) bind(f *pflag.FlagSet, requests string) {
 	f.StringVar(&o.pprofAddress, "pprof-bind-address", "", "address of /debug/pprof (default: none)")
 	f.Float32Var(&o.qps, "kube-api-qps", 200, requests+" a second, above 0")
 	f.IntVar(&o.burst, "kube-api-burst", 400, requests+" at once, above 0")
+	f.DurationVar(&o.maxClockSkew, "max-clock-skew", lifecycle.DefaultMaxClockSkew,
+		"how far the clock of a worker that reports may be from the API server's, above 0; the same for controller and gateway")
 	zapFlags := flag.NewFlagSet("zap", flag.ContinueOnError)
 	o.log.BindFlags(zapFlags)
 	f.AddGoFlagSet(zapFlags)
@@ -45,8 +53,8 @@ func (o *processOptions) bind(f *pflag.FlagSet, requests string) {
 
 // connect begins the log, and finds the API server. The requests are not bounded yet.
 func (o *processOptions) connect(userAgent string) (*rest.Config, *runtime.Scheme, error) {
-	if o.qps <= 0 || o.burst <= 0 {
-		return nil, nil, errors.New("--kube-api-qps and --kube-api-burst must be above 0")
+	if o.qps <= 0 || o.burst <= 0 || o.maxClockSkew <= 0 {
+		return nil, nil, errors.New("--kube-api-qps, --kube-api-burst and --max-clock-skew must be above 0")
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
 	cfg, err := ctrl.GetConfig()
@@ -57,6 +65,16 @@ func (o *processOptions) connect(userAgent string) (*rest.Config, *runtime.Schem
 	cfg.DisableCompression = true // as kube-controller-manager: a link within the cluster costs less than gzip
 	scheme := runtime.NewScheme()
 	return cfg, scheme, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
+}
+
+// apiClock is the API server's clock, by which this process decides; it has been read when this returns. The manager, whose metrics
+// have it, keeps it right.
+func apiClock(ctx context.Context, cfg *rest.Config, mgr ctrl.Manager) (*apiclock.Clock, error) {
+	meter, err := apiclock.New(apiclock.Options{Config: cfg, Registerer: metrics.Registry, Log: ctrl.Log.WithName("clock")})
+	if err != nil {
+		return nil, err
+	}
+	return meter.Clock, errors.Join(meter.Synchronize(ctx), mgr.Add(meter))
 }
 
 // serving is what a manager needs to know of the process.

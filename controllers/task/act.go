@@ -38,7 +38,7 @@ func (r *Reconciler) apply(ctx context.Context, s Snapshot, plan *Plan) error {
 		if err := r.Status().Update(ctx, plan.Task); err != nil {
 			return fmt.Errorf("write status: %w", err)
 		}
-		r.announce(s.Task, plan.Task)
+		r.announce(s.Task, plan.Task, s.nodeAhead())
 		if !lifecycle.Accepted(s.Task) && !lifecycle.Terminal(plan.Task.Status.State) {
 			plan.WakeAt = s.Now // what is recorded now can be asked about
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +45,8 @@ func countRefused(err error) {
 
 // announce tells the world of what has been stored: a metric for each transition, an Event for each that a person would
 // want to read. It is called only after the write has succeeded.
-func (r *Reconciler) announce(before, after *v1alpha1.Task) {
+// nodeAhead is how far the clock of the worker's node is ahead.
+func (r *Reconciler) announce(before, after *v1alpha1.Task, nodeAhead time.Duration) {
 	moves := newTransitions(before, after)
 	if lag := after.Status.SyncLagMilliseconds; lag != nil && len(moves) > 0 && lifecycle.Terminal(after.Status.State) {
 		syncLag.Observe(float64(*lag) / 1000)
@@ -52,6 +54,7 @@ func (r *Reconciler) announce(before, after *v1alpha1.Task) {
 	for i, m := range moves {
 		transitionsTotal.WithLabelValues(string(m.From), string(m.To), m.Event).Inc()
 		r.tellMove(after, m, i == len(moves)-1)
+		r.tellSkew(after, m, nodeAhead)
 	}
 	if h := after.Status.LastHandledRetry; h != nil && h.Outcome == v1alpha1.RetryRefused && !equality.Semantic.DeepEqual(h, before.Status.LastHandledRetry) {
 		r.tell(after, corev1.EventTypeWarning, v1alpha1.ReasonRetryRefused, "retry", h.Message)
@@ -85,6 +88,28 @@ func (r *Reconciler) tellMove(t *v1alpha1.Task, m v1alpha1.Transition, last bool
 		note += ": " + t.Status.Message
 	}
 	r.tell(t, kind, m.Reason, strings.ToLower(m.Event), note)
+}
+
+// tellSkew warns of a clock that is far off, when an attempt ends: once, whatever its start and its report have shown.
+func (r *Reconciler) tellSkew(t *v1alpha1.Task, m v1alpha1.Transition, ahead time.Duration) {
+	if e := lifecycle.Event(m.Event); e == "" || e == lifecycle.Start || e == lifecycle.Retry {
+		return
+	}
+	if report := t.Status.Report; report != nil && report.Attempt == m.Attempt && report.ClockSkewSeconds != 0 {
+		ahead = time.Duration(report.ClockSkewSeconds) * time.Second
+	}
+	if ahead.Abs() < clockSkewWarning {
+		return
+	}
+	where := "ahead of"
+	if ahead < 0 {
+		where = "behind"
+	}
+	note := fmt.Sprintf("The clock of attempt %d's worker is %s %s the API server's, by which everything is decided", m.Attempt, ahead.Abs().Round(time.Second), where)
+	if a := attempt(t, m.Attempt); a != nil && a.NodeName != "" {
+		note += "; it ran on node " + a.NodeName
+	}
+	r.tell(t, corev1.EventTypeWarning, v1alpha1.ReasonClockSkew, "clock", note)
 }
 
 // warning is the type of an Event about something that went wrong, unless the user has asked for it.

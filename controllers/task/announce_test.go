@@ -12,8 +12,14 @@ import (
 
 // TestAnnounce: what `kubectl describe` shows of a write. What the user asked for is no warning.
 func TestAnnounce(t *testing.T) {
-	after := func(s *scene) *v1alpha1.Task { return decide(s.Snapshot).Task }
-	begun := func(s *scene) [2]*v1alpha1.Task { return [2]*v1alpha1.Task{s.Task, after(s)} }
+	decided := func(s *scene) *v1alpha1.Task { return decide(s.Snapshot).Task }
+	begun := func(s *scene) [2]*v1alpha1.Task { return [2]*v1alpha1.Task{s.Task, decided(s)} }
+	skewed := func(seconds int64) change {
+		return func(t *v1alpha1.Task) {
+			reportedSuccess(20)(t)
+			t.Status.Report.ClockSkewSeconds = seconds
+		}
+	}
 	cases := map[string]struct {
 		write [2]*v1alpha1.Task
 		want  []string
@@ -35,11 +41,18 @@ func TestAnnounce(t *testing.T) {
 		"refused": {begun(ended(lifecycle.Succeed, askRetry("1"))), []string{
 			"Warning RetryRefused Only a Failed Task can be retried by hand; this one is Succeeded",
 		}},
+		"C26 a clock that is off": {begun(processing(withSidecar, skewed(-600)).at(after(21)).runs(1)), []string{
+			"Normal Completed Processing to Succeeded, attempt 1: three pictures",
+			"Warning ClockSkew The clock of attempt 1's worker is 10m0s behind the API server's, by which everything is decided; it ran on node " + testNode,
+		}},
+		"C26 a clock that is a little off": {begun(processing(withSidecar, skewed(299)).at(after(21)).runs(1)), []string{
+			"Normal Completed Processing to Succeeded, attempt 1: three pictures",
+		}},
 		"nothing new": {begun(ended(lifecycle.Succeed)), nil},
 	}
 	for name, tc := range cases {
 		recorder := events.NewFakeRecorder(10)
-		(&Reconciler{Recorder: recorder}).announce(tc.write[0], tc.write[1])
+		(&Reconciler{Recorder: recorder}).announce(tc.write[0], tc.write[1], 0)
 		close(recorder.Events)
 		var got []string
 		for e := range recorder.Events {

@@ -252,13 +252,7 @@ func (p *PodFacts) neverRan() bool {
 
 // reference names the pod for the status; the start is the worker container's own, as the kubelet says.
 func (p *PodFacts) reference() v1alpha1.WorkerStatus {
-	start := p.RunningSince
-	if start.IsZero() && p.Exit != nil {
-		start = p.Exit.StartTime
-		if start.IsZero() || start.Unix() == 0 {
-			start = p.Exit.FinishTime
-		}
-	}
+	start := p.startedAt()
 	if start.IsZero() {
 		start = p.StartTime
 	}

@@ -85,6 +85,8 @@ func readConditions(f *PodFacts, conditions []corev1.PodCondition) {
 		switch {
 		case c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue:
 			f.Disruption = &Disruption{Reason: c.Reason, Message: c.Message, Time: c.LastTransitionTime.Time}
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
+			f.AssignTime = c.LastTransitionTime.Time
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable:
 			f.Unschedulable = c.Message
 		case c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue:

@@ -142,7 +142,7 @@ func fresh(changes ...change) *scene {
 	for _, c := range changes {
 		c(t)
 	}
-	return (&scene{Snapshot{Task: t}}).at(created)
+	return (&scene{Snapshot{Task: t, MaxClockSkew: lifecycle.DefaultMaxClockSkew}}).at(created)
 }
 
 // must stops a fixture that the state machine does not allow.

@@ -14,9 +14,10 @@ import (
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 )
 
-// newFor is how long a Task is new. It is shorter than the 15 seconds for which a lease is held: as long as a Task is new nobody
-// can have taken over from a process that had seen it as the leader.
-const newFor = 10 * time.Second
+// newFor is how long a Task is new. It is shorter than the 15 seconds for which a lease is held, by what the clock may be off that is
+// not corrected (apiclock.Ignored) or not measured better (2 s): as long as a Task is new nobody can have taken over from a process
+// that had seen it as the leader.
+const newFor = 8 * time.Second
 
 // leadership remembers one resourceVersion from its own time. A copy of a Task that is newer hides nothing that an earlier
 // leader has written.

@@ -25,7 +25,7 @@ import (
 // observe gathers the Snapshot of a Task: from the caches, and by live reads where the caches show nothing of what the status
 // has recorded. With live the pods are read live in any case.
 func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task, live bool) (Snapshot, error) {
-	s := Snapshot{Task: t, Now: r.Clock.Now()}
+	s := Snapshot{Task: t, Now: r.Clock.Now(), MaxClockSkew: r.maxClockSkew}
 	gathered, err := r.gather(ctx, t)
 	if err == nil && live {
 		err = r.listPods(ctx, t, gathered)
@@ -44,6 +44,7 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task, live bool) (
 		return s, err
 	}
 	s.Workers = gathered.workers(t)
+	align(t, s.Workers, s.Now)
 	err = r.askWhy(ctx, &s)
 	return s, err
 }

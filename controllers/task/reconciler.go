@@ -23,13 +23,14 @@ type Reconciler struct {
 	Live client.Reader
 	// Recorder writes Kubernetes Events.
 	Recorder events.EventRecorder
-	// Clock is the only source of the current time.
+	// Clock is the only source of the current time: the API server's.
 	Clock clock.PassiveClock
 	// Gateways finds the gateway for Tasks with reporter Sidecar. Without it none of them gets a worker.
 	Gateways *Gateways
 
-	witness    *witness
-	leadership leadership
+	witness      *witness
+	leadership   leadership
+	maxClockSkew time.Duration
 	// readsOwnWrites tells that reads from the caches show what this process has written.
 	readsOwnWrites bool
 }

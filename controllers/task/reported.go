@@ -9,7 +9,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
-	"github.com/taskwarden/taskwarden/internal/gateway"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/internal/report"
 )
@@ -60,7 +59,7 @@ func (d *decision) takeNote(w *Worker) {
 	case note.Final != nil:
 		from := lifecycle.Origin{PodUID: pod.UID, Source: v1alpha1.FromTerminationMessage}
 		// Refused, it comes too late, which a mismatch says where it matters.
-		if changed, _ := lifecycle.Take(d.task, note.Final, from, gateway.DefaultMaxClockSkew, d.now); changed && len(note.Omitted) > 0 {
+		if changed, _ := lifecycle.Take(d.task, note.Final, from, d.MaxClockSkew, d.now); changed && len(note.Omitted) > 0 {
 			d.noteUndelivered("TerminationMessageTooSmall", fmt.Sprintf("The final report of attempt %d could not be delivered, and the "+
 				"sidecar's termination message had no room for its %s", note.Final.Attempt, strings.Join(note.Omitted, ", ")))
 		}

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
 )
 
 // indexTaskUID finds Jobs by the UID of the Task that controls them, pods by the label with it, and a Task by its own.
@@ -61,8 +62,10 @@ type Options struct {
 	// ReadsOwnWrites says that the manager's client was made by NewClient for one namespace or all. Default: it was not, and
 	// every Task is read live before its Job is made.
 	ReadsOwnWrites bool
-	// Clock is the source of the current time. Default: the machine's.
+	// Clock is the source of the current time: the API server's. Default: the machine's.
 	Clock clock.PassiveClock
+	// MaxClockSkew is how far a worker's clock may be from it, for what it reports. Default lifecycle.DefaultMaxClockSkew.
+	MaxClockSkew time.Duration
 	// Wrap puts another reconciler around this one, for tests. Default: none.
 	Wrap func(reconcile.Reconciler) reconcile.Reconciler
 	// SkipNameValidation allows several controllers in one process, for tests.
@@ -137,6 +140,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 	}
 	if r.Clock = o.Clock; r.Clock == nil {
 		r.Clock = clock.RealClock{}
+	}
+	if r.maxClockSkew = o.MaxClockSkew; r.maxClockSkew <= 0 {
+		r.maxClockSkew = lifecycle.DefaultMaxClockSkew
 	}
 	if o.Concurrency <= 0 {
 		o.Concurrency = DefaultConcurrency

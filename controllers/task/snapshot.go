@@ -13,8 +13,10 @@ import (
 type Snapshot struct {
 	// Task as the API server stores it.
 	Task *v1alpha1.Task
-	// Now is the operator's clock at the beginning of the pass.
+	// Now is the API server's clock at the beginning of the pass.
 	Now time.Time
+	// MaxClockSkew is how far a worker's finish time may be off.
+	MaxClockSkew time.Duration
 	// Workers are the Jobs and pods that belong to the Task, in the order of their attempts. That one which the status
 	// names as current is missing here only if a live read has proven it absent.
 	Workers []Worker
@@ -63,7 +65,12 @@ type PodFacts struct {
 	UID        types.UID
 	NodeName   string
 	CreateTime time.Time
+	// AssignTime is when it got its node, by the API server's clock; zero where that is not known.
+	AssignTime time.Time
 	StartTime  time.Time
+	// ClockAhead is how far the clock of its node is ahead of the API server's at least, below 0 if it is behind; 0 where that does not
+	// show. The times that the kubelet has told have been moved accordingly.
+	ClockAhead time.Duration
 	// Deadline is when the kubelet ends the pod for its activeDeadlineSeconds.
 	Deadline time.Time
 	Phase    corev1.PodPhase

@@ -342,3 +342,27 @@ func TestRetriesAreCountedOnceAcrossReplicas(t *testing.T) {
 		t.Errorf("counted are %v and %v", a, b)
 	}
 }
+
+// TestC26RefusedFinishTime has a worker's clock be so far off that its finish time is refused: the same report without it is stored,
+// and with it how far the clock is off. Of a later attempt, from another pod, it says nothing.
+func TestC26RefusedFinishTime(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			task, other := processing("mine"), processing("other")
+			clk := fakeClock()
+			w := newWorld(t, clk, nil, task, other)
+			r := reportOf(task, report.Succeeded, 5)
+			r.ActualFinishTime = clk.Now().Add(ahead).UnixMilli()
+			w.want(w.send(r, tokenOf("mine")), 400, "InvalidFinishTime")
+			r.ActualFinishTime, r.RetryCount = 0, 1
+			w.want(w.send(r, tokenOf("mine")), 200, "Stored")
+			if got := w.task("mine").Status.Report; got.ClockSkewSeconds != int64(ahead/time.Second) || got.FinishTime != nil {
+				t.Errorf("stored %+v, the clock is %s ahead", got, ahead)
+			}
+			w.want(w.send(reportOf(other, report.Succeeded, 5), tokenOf("other")), 200, "Stored")
+			if got := w.task("other").Status.Report; got.ClockSkewSeconds != 0 {
+				t.Errorf("stored %+v, nobody knows its clock", got)
+			}
+		})
+	}
+}

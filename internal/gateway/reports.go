@@ -18,12 +18,14 @@ type delivery struct {
 	report   *report.Report
 	worker   worker
 	received time.Time
-	held     *reservation // the memory that the report takes
+	// clockSkew is how far the worker's clock is ahead, if the finish time that said so was refused.
+	clockSkew time.Duration
+	held      *reservation // the memory that the report takes
 }
 
 // origin is where the report comes from, for the Task's status.
 func (d *delivery) origin() lifecycle.Origin {
-	return lifecycle.Origin{PodUID: d.worker.PodUID, Source: v1alpha1.FromGateway}
+	return lifecycle.Origin{PodUID: d.worker.PodUID, Source: v1alpha1.FromGateway, ClockSkew: d.clockSkew}
 }
 
 // outcome is what becomes of a delivery.
@@ -61,6 +63,9 @@ func (g *Gateway) receive(w http.ResponseWriter, req *http.Request) (*delivery, 
 	}
 	if d.report.TaskID != string(d.worker.TaskUID) || d.report.Attempt != d.worker.Attempt {
 		return nil, outcome{err: errForbidden}
+	}
+	if skew, known := g.skewed.Get(d.worker.PodUID); known && d.report.Kind.Final() && d.report.ActualFinishTime == 0 {
+		d.clockSkew, _ = skew.(time.Duration)
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), g.options.RequestTimeout)
 	defer cancel()
@@ -155,6 +160,13 @@ func (g *Gateway) observeSkew(d *delivery) {
 	g.metrics.skew.Observe(skew.Seconds())
 }
 
+// rememberSkew keeps what a finish time has shown that was refused: the same report comes again without it.
+func (g *Gateway) rememberSkew(d *delivery) {
+	if skew := time.UnixMilli(d.report.ActualFinishTime).Sub(d.received); skew > 0 || d.report.RetryCount == 0 {
+		g.skewed.Add(d.worker.PodUID, skew, skewRemembered)
+	}
+}
+
 // refused counts and logs a report that was not taken, and gives the answer. Only what a worker has sent for itself is worth a
 // line in the log by default: strangers could fill it.
 func (g *Gateway) refused(d *delivery, err error) report.Answer {
@@ -168,6 +180,7 @@ func (g *Gateway) refused(d *delivery, err error) report.Answer {
 			"kind", d.report.Kind, "sequence", d.report.Sequence)
 		if r.answer.Code == report.InvalidFinishTime {
 			g.observeSkew(d)
+			g.rememberSkew(d)
 		}
 	}
 	switch {

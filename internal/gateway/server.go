@@ -17,15 +17,16 @@ import (
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/taskwarden/taskwarden/internal/lifecycle"
 	"github.com/taskwarden/taskwarden/internal/report"
 )
 
 // Defaults of Options.
 const (
-	DefaultMaxClockSkew   = 15 * time.Minute
 	DefaultMaxRequests    = 1000
 	DefaultMaxBodyMemory  = 24 << 20
 	DefaultMaxWrites      = 2
@@ -42,6 +43,13 @@ const (
 	idleTimeout       = 2 * time.Minute
 )
 
+const (
+	// maxSkewed bounds the memory of clocks that are off.
+	maxSkewed = 1024
+	// skewRemembered is how long a report may take to come again without its time. Later its worker's clock is not told of.
+	skewRemembered = 10 * time.Minute
+)
+
 // Options of a Gateway. Zero values mean the defaults.
 type Options struct {
 	// Client asks the API server, without a cache, for tokens, bindings and final reports. Required.
@@ -49,9 +57,9 @@ type Options struct {
 	// NewsClient reads and writes for all other reports; a rate limit of its own keeps these from holding up final ones.
 	// Default: Client.
 	NewsClient client.Client
-	// Clock is what times are taken from and waited for by. Default: the machine's.
+	// Clock is what times are taken from and waited for by: the API server's. Default: the machine's.
 	Clock clock.Clock
-	// MaxClockSkew is how far a worker's clock may be from this one. Default 15 minutes.
+	// MaxClockSkew is how far a worker's clock may be from Clock. Default 15 minutes.
 	MaxClockSkew time.Duration
 	// MaxRequests is how many requests are handled at once; more are refused with 429. A quarter of them is kept for final
 	// reports. Default 1000.
@@ -84,7 +92,7 @@ func (o *Options) setDefaults() {
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()
 	}
-	orDefault(&o.MaxClockSkew, DefaultMaxClockSkew)
+	orDefault(&o.MaxClockSkew, lifecycle.DefaultMaxClockSkew)
 	orDefault(&o.MaxRequests, DefaultMaxRequests)
 	orDefault(&o.MaxBodyMemory, DefaultMaxBodyMemory)
 	orDefault(&o.MaxWrites, DefaultMaxWrites)
@@ -108,6 +116,7 @@ type Gateway struct {
 	tokens  *authenticator
 	workers *binder
 	news    *coalescer
+	skewed  *cache.LRUExpireCache // of time.Duration, by the UID of a pod: clocks whose finish time was refused
 
 	slots     *semaphore.Weighted // requests at once of senders that are known
 	newsSlots *semaphore.Weighted // those of them that are not final
@@ -127,6 +136,7 @@ func New(o Options) *Gateway {
 		tokens:  newAuthenticator(o.Client, o.Clock, m),
 		workers: newBinder(o.Client, o.Clock),
 		news:    newCoalescer(&o),
+		skewed:  cache.NewLRUExpireCacheWithClock(maxSkewed, o.Clock),
 	}
 	g.pods = newShares[types.UID](maxPerPod)
 	requests := int64(o.MaxRequests)
@@ -213,7 +223,7 @@ func bodyTooLarge() error {
 func (g *Gateway) readBody(w http.ResponseWriter, req *http.Request, held *reservation) ([]byte, error) {
 	// A recorder in a test has no connection, hence no deadline.
 	control := http.NewResponseController(w)
-	deadline := g.options.Clock.Now().Add(g.options.BodyTimeout)
+	deadline := clock.RealClock{}.Now().Add(g.options.BodyTimeout) // the connection knows no other clock
 	if err := control.SetReadDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, unavailable(err)
 	}

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -18,6 +19,9 @@ import (
 
 // What a worker reports changes a Task by the functions of this file alone, whichever way the report has come. They never
 // change the state: a final report is stored, and the controller moves the Task on for it.
+
+// DefaultMaxClockSkew is how far a worker's finish time may be before the Task's creation, or after the receipt.
+const DefaultMaxClockSkew = 15 * time.Minute
 
 // ReportRefusedError says why a report changes nothing.
 type ReportRefusedError struct {
@@ -47,6 +51,8 @@ type Origin struct {
 	PodUID types.UID
 	// Source is the way by which it came.
 	Source v1alpha1.ReportSource
+	// ClockSkew is how far the worker's clock is known to be ahead, for a report without a finish time.
+	ClockSkew time.Duration
 }
 
 // CurrentAttempt is the number of the attempt that reports are taken for: that one which the status names, and the first one
@@ -130,6 +136,7 @@ func takeFinal(t *v1alpha1.Task, r *report.Report, from Origin, maxSkew time.Dur
 	s.Report = &v1alpha1.FinalReport{
 		Attempt: r.Attempt, PodUID: from.PodUID, Sequence: r.Sequence, Outcome: outcomeOf(r.Kind), Source: from.Source,
 		ReceivedTime: metav1.NewMicroTime(received), FinishTime: finish, Result: resultOf(r),
+		ClockSkewSeconds: skewSeconds(cmp.Or(ClockSkew(t, r, from.Source, received), from.ClockSkew)),
 	}
 	switch {
 	case r.Result != nil:
@@ -187,6 +194,30 @@ func finishTime(
 		at = received
 	}
 	return ptr.To(metav1.NewMicroTime(at)), nil
+}
+
+// minClockSkew is what clocks that are kept in step are not off by, and a report that is late by nothing but a busy network.
+const minClockSkew = 5 * time.Second
+
+// ClockSkew is how far the worker's clock is ahead of the API server's at least, below 0 if it is behind, as the finish time shows
+// that it gave, before it is brought into bounds. One in the future says so in any case, and one before the Task's creation; any other
+// could have waited long for its delivery, unless that was the first.
+func ClockSkew(t *v1alpha1.Task, r *report.Report, source v1alpha1.ReportSource, received time.Time) time.Duration {
+	at := time.UnixMilli(r.ActualFinishTime)
+	switch {
+	case r.ActualFinishTime == 0:
+		return 0
+	case at.After(received), r.RetryCount == 0 && source == v1alpha1.FromGateway:
+		return at.Sub(received)
+	}
+	return min(0, at.Sub(t.CreationTimestamp.Time))
+}
+
+func skewSeconds(skew time.Duration) int64 {
+	if skew.Abs() < minClockSkew {
+		return 0
+	}
+	return int64(skew / time.Second)
 }
 
 func resultOf(r *report.Report) *v1alpha1.TaskResult {

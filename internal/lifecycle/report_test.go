@@ -216,6 +216,45 @@ func TestC26C48FinishTime(t *testing.T) {
 	}
 }
 
+// TestC26ClockSkew: a finish time that is brought into bounds, or refused, still shows how far the worker's clock is off.
+func TestC26ClockSkew(t *testing.T) {
+	now := created.Add(time.Hour)
+	message := lifecycle.Origin{PodUID: gateway.PodUID, Source: v1alpha1.FromTerminationMessage}
+	for name, c := range map[string]struct {
+		reason string
+		claim  time.Time
+		from   lifecycle.Origin
+		retry  int
+		want   int64
+	}{
+		"in step":                  {"the way takes its time", now.Add(-4 * time.Second), gateway, 0, 0},
+		"a little ahead":           {"whole seconds", now.Add(4 * time.Second), gateway, 0, 0},
+		"ahead":                    {"the future is no delay", now.Add(10 * time.Minute), gateway, 0, 600},
+		"ahead, at the third try":  {"at no try", now.Add(10 * time.Minute), gateway, 2, 600},
+		"behind":                   {"it came at the first try", now.Add(-10 * time.Minute), gateway, 0, -600},
+		"behind, at the third try": {"it may have waited", now.Add(-10 * time.Minute), gateway, 2, 0},
+		"before the creation":      {"nobody worked then", created.Add(-10 * time.Minute), gateway, 2, -600},
+		"by the message, behind":   {"it has waited until the end of the pod", now.Add(-10 * time.Minute), message, 0, 0},
+		"by the message, ahead":    {"the future is no delay", now.Add(time.Hour), message, 0, 3600},
+		"by the message, 1970":     {"nobody worked then", time.UnixMilli(1), message, 0, time.UnixMilli(1).Unix() - created.Unix()},
+		"no time, and a known clock": {
+			"its time was refused before", time.UnixMilli(0), lifecycle.Origin{PodUID: gateway.PodUID, Source: v1alpha1.FromGateway, ClockSkew: time.Hour}, 1, 3600,
+		},
+		"no time": {"nothing is known", time.UnixMilli(0), gateway, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task := working()
+			r := said(1, report.Succeeded, func(r *report.Report) { r.ActualFinishTime, r.RetryCount = c.claim.UnixMilli(), c.retry })
+			if _, err := lifecycle.Take(task, r, c.from, skew, now); err != nil {
+				t.Fatal(err)
+			}
+			if got := task.Status.Report.ClockSkewSeconds; got < c.want-1 || got > c.want+1 || (got == 0) != (c.want == 0) {
+				t.Errorf("%s: %d s, want %d", c.reason, got, c.want)
+			}
+		})
+	}
+}
+
 func TestC47Progress(t *testing.T) {
 	task := working()
 	at := func(seconds int) time.Time { return created.Add(time.Duration(seconds) * time.Second) }

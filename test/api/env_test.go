@@ -5,6 +5,7 @@ import (
 	"context"
 	"testing"
 
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/taskwarden/taskwarden/controllers/task"
@@ -20,11 +21,22 @@ func newEnv(t *testing.T, opts ...testenv.Option) *testenv.Env {
 // operatorFor makes the operator what it is for so many named namespaces. For more than one its reads may be older than its
 // writes.
 func operatorFor(namespaces int) []testenv.Option {
+	return operatorWith(namespaces, func(_ context.Context, _ ctrl.Manager, env *testenv.Env) (clock.PassiveClock, error) {
+		return env.Clock, nil
+	})
+}
+
+// operatorWith makes an operator with a clock of its own, which is made at each start.
+func operatorWith(namespaces int, clockOf func(context.Context, ctrl.Manager, *testenv.Env) (clock.PassiveClock, error)) []testenv.Option {
 	return []testenv.Option{
 		testenv.WithController(func(ctx context.Context, mgr ctrl.Manager, env *testenv.Env, wrap testenv.Wrap) error {
-			gateways := &task.Gateways{Reader: mgr.GetAPIReader(), Namespace: env.Namespace, Image: "taskwarden.dev/taskwarden:dev", Clock: env.Clock}
+			clk, err := clockOf(ctx, mgr, env)
+			if err != nil {
+				return err
+			}
+			gateways := &task.Gateways{Reader: mgr.GetAPIReader(), Namespace: env.Namespace, Image: "taskwarden.dev/taskwarden:dev", Clock: clk}
 			return (&task.Reconciler{Gateways: gateways}).SetupWithManager(ctx, mgr, task.Options{
-				Clock: env.Clock, Wrap: wrap, ReadsOwnWrites: task.ReadsOwnWrites(namespaces), SkipNameValidation: true,
+				Clock: clk, Wrap: wrap, ReadsOwnWrites: task.ReadsOwnWrites(namespaces), SkipNameValidation: true,
 			})
 		}),
 		testenv.WithManager(func(o *ctrl.Options) {
