@@ -31,8 +31,8 @@ E2E_CLUSTER ?= e2e
 FAULTS_CLUSTER ?= faults
 # More arguments for `go test`, such as GOTESTFLAGS='-run TestCancel -v'.
 GOTESTFLAGS ?=
-# The fault suite: LONG=1 asks for its long form, SEED=n for the random run of that number.
-export LONG SEED
+# The fault suite: LONG=1 asks for its long form, SEED=n for the random run of that seed, RUNS=n for so many with the next seeds.
+export LONG SEED RUNS
 # More arguments for the benchmark and the demo.
 BENCH_ARGS ?=
 DEMO_ARGS ?=
@@ -160,7 +160,7 @@ test-api: $(BIN)/cluster ## Run the tests against a real API server without node
 		go test -count=1 -timeout 30m -parallel 8 $(GOTESTFLAGS) ./test/api/...'
 
 .PHONY: test-faults
-test-faults: $(BIN)/cluster ## Kill, refuse, delay and lose what the operator does, at a real API server. LONG=1: all of it. SEED=n: one random run.
+test-faults: $(BIN)/cluster ## Kill, refuse, delay and lose what the operator does, at a real API server. LONG=1: all of it.
 	@$(say) "fault tests"
 	hack/with-cluster.sh $(FAULTS_CLUSTER) --node none -- bash -euc '
 		export TASKWARDEN_TEST_KUBECONFIG=$$CLUSTER_KUBECONFIG TASKWARDEN_TEST_AUDIT_LOG=$$CLUSTER_AUDIT_LOG

@@ -2,7 +2,8 @@
 // its writes, has each of its calls fail in each way, and lets whole populations of Tasks go through storms of faults at random.
 // The API server is real; the nodes are played, and what the played workers have written down is the truth (package testenv).
 //
-// The short form runs by default, LONG=1 asks for the long one, and SEED=n repeats the random run of that number.
+// The short form runs by default, LONG=1 asks for the long one, SEED=n repeats the random run of that seed, and RUNS=n has so many with the
+// seeds that follow.
 package faults
 
 import (

@@ -53,7 +53,7 @@ func TestEachCallFails(t *testing.T) {
 					l.Faults.On("* *", testenv.Fault{Before: f.before, After: f.after})
 					l.live()
 					l.wantOutcome(want)
-					if n := f.count(); n < 10 { // five watches, and their lists
+					if n := f.count(); n < 7 { // five watches, a Job and a status
 						t.Errorf("only %d calls were made to fail", n)
 					}
 				})

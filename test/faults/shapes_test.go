@@ -91,24 +91,21 @@ func shapes() []shape {
 			l.works(1)
 			l.Kubelet.Disrupt(l.pod(1), "EvictionByEvictionAPI")
 			l.delete(l.pod(1))
-			l.waitFor(terminating)
-			l.Kubelet.Remove(l.pod(1))
+			l.goes(1)
 			l.works(2)
 			l.exits(2, testenv.Exit{})
 		}},
 		{"pod deleted", task().Retry(1), nil, func(l *life) {
 			l.works(1)
 			l.delete(l.pod(1))
-			l.waitFor(terminating)
-			l.Kubelet.Remove(l.pod(1))
+			l.goes(1)
 			l.works(2)
 			l.exits(2, testenv.Exit{})
 		}},
 		{"job deleted", task().Retry(1), nil, func(l *life) {
 			l.works(1)
 			l.delete(l.WaitJob(l.task, 1))
-			l.waitFor(terminating)
-			l.Kubelet.Remove(l.pod(1))
+			l.goes(1)
 			l.works(2)
 			l.exits(2, testenv.Exit{})
 		}},
@@ -256,6 +253,15 @@ func (l *life) works(attempt int) {
 func (l *life) exits(attempt int, exit testenv.Exit) {
 	l.t.Helper()
 	l.Kubelet.Exit(l.pod(attempt), exit)
+}
+
+// goes has a worker that is being stopped end, and its pod go when that is stored: with the pod its exit code would be gone.
+func (l *life) goes(attempt int) {
+	l.t.Helper()
+	l.waitFor(terminating)
+	l.exits(attempt, testenv.Exit{Code: testenv.ExitSIGTERM})
+	l.waitFor(inState(v1alpha1.StateRetrying, int32(attempt)))
+	l.Kubelet.Remove(l.pod(attempt))
 }
 
 // reports delivers a report, and delivers it again until it is taken.

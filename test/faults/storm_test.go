@@ -25,8 +25,11 @@ import (
 	"github.com/taskwarden/taskwarden/test/testenv"
 )
 
-// seedEnv repeats the run of one seed.
-const seedEnv = "SEED"
+// The environment variables of the random runs: the first seed, and how many runs there are. Each run has the next seed.
+const (
+	seedEnv = "SEED"
+	runsEnv = "RUNS"
+)
 
 // form is how large a random run is.
 type form struct {
@@ -45,22 +48,32 @@ var (
 // TestStorm lets a population of Tasks of mixed kinds go through faults at random. Then every Task must have come to the end that
 // its worker really had, by what the workers have written down themselves, and all invariants hold.
 func TestStorm(t *testing.T) {
+	t.Parallel()
 	f := shortForm
 	if long {
 		f = longForm
 	}
-	if s := os.Getenv(seedEnv); s != "" {
-		seed, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", seedEnv, err)
-		}
-		t.Run(s, func(t *testing.T) { storm(t, f, seed) })
-		return
+	runs, first := number(t, runsEnv, f.runs), number(t, seedEnv, int(time.Now().UnixNano()%1e9))
+	for seed := first; seed < first+runs; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			storm(t, f, uint64(seed))
+		})
 	}
-	first := uint64(time.Now().UnixNano() % 1e9)
-	for seed := first; seed < first+uint64(f.runs); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { storm(t, f, seed) })
+}
+
+// number is that in an environment variable.
+func number(t *testing.T, env string, otherwise int) int {
+	t.Helper()
+	s := os.Getenv(env)
+	if s == "" {
+		return otherwise
 	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatalf("%s: %v", env, err)
+	}
+	return n
 }
 
 // weather is one random run.
@@ -83,7 +96,7 @@ type weather struct {
 }
 
 func storm(t *testing.T, f form, seed uint64) {
-	t.Logf("to repeat it: make test-faults %s=%d GOTESTFLAGS='-run TestStorm'", seedEnv, seed)
+	t.Logf("to repeat it: %s=%d %s=1 make test-faults GOTESTFLAGS='-run TestStorm'", seedEnv, seed, runsEnv)
 	w := &weather{
 		Env: newEnv(t, testenv.WithBudget(invariants.Budget{Base: 100, PerAttempt: 40})), // each call may fail, and is tried again
 		t:   t, form: f, seed: seed, random: rand.New(rand.NewPCG(seed, seed)),           //nolint:gosec // a seed that can be given again, no secret
