@@ -29,8 +29,8 @@ func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.Task) (Snapshot, e
 	if err != nil {
 		return s, err
 	}
-	if next := unstarted(t); next > 0 && (ptr.Deref(t.Spec.Cancel, false) || lifecycle.Passed(lifecycle.OverallDeadline(t), s.Now)) {
-		_, err = r.findJob(ctx, t, gathered, next, JobName(t.Name, next)) // made, perhaps, and not told of yet
+	if next := unstarted(t); next > 0 {
+		err = r.findUntold(ctx, t, gathered, next, s.Now)
 	} else {
 		err = r.proveAbsence(ctx, t, gathered)
 	}
@@ -108,6 +108,26 @@ func (b *belongings) addPod(t *v1alpha1.Task, pod *corev1.Pod) {
 	}
 }
 
+// findUntold looks for the Job of an attempt that was made, perhaps, and is not told of yet, and for its pod where it is over.
+func (r *Reconciler) findUntold(ctx context.Context, t *v1alpha1.Task, b *belongings, attempt int32, now time.Time) error {
+	job := b.jobOf(attempt)
+	if ptr.Deref(t.Spec.Cancel, false) || lifecycle.Passed(lifecycle.OverallDeadline(t), now) {
+		var err error
+		if job, err = r.findJob(ctx, t, b, attempt, JobName(t.Name, attempt)); err != nil {
+			return err
+		}
+	}
+	if job == nil || !isOver(job) || b.hasPodOf(attempt) {
+		return nil
+	}
+	return r.findPods(ctx, t, b)
+}
+
+// isOver tells of a Job that it makes no more pods, nil for one that is gone.
+func isOver(job *batchv1.Job) bool {
+	return job == nil || factsOfJob(job).Finished() || job.DeletionTimestamp != nil
+}
+
 // proveAbsence reads live what the status says must exist and the caches do not show.
 func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belongings) error {
 	w := t.Status.Worker
@@ -119,10 +139,15 @@ func (r *Reconciler) proveAbsence(ctx context.Context, t *v1alpha1.Task, b *belo
 		return err
 	}
 	_, seen := b.pods[w.PodUID]
-	over := job == nil || factsOfJob(job).Finished() || job.DeletionTimestamp != nil
-	if w.JobUID == "" || seen || w.PodUID == "" && (!over || b.hasPodOf(t.Status.Attempt)) {
+	uncreated := w.JobUID == "" && job == nil
+	if uncreated || seen || w.PodUID == "" && (!isOver(job) || b.hasPodOf(t.Status.Attempt)) {
 		return nil
 	}
+	return r.findPods(ctx, t, b)
+}
+
+// findPods reads the pods live.
+func (r *Reconciler) findPods(ctx context.Context, t *v1alpha1.Task, b *belongings) error {
 	var pods corev1.PodList
 	if err := r.Live.List(ctx, &pods, client.InNamespace(t.Namespace),
 		client.MatchingLabels{v1alpha1.LabelTaskUID: string(t.UID)}); err != nil {

@@ -2,8 +2,14 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/test/builders"
@@ -34,5 +40,51 @@ func TestDeletedWhileTasksAreSilent(t *testing.T) {
 	thaw()
 	if n := env.Faults.Calls("create jobs"); n != 2 {
 		t.Errorf("%d Jobs were asked for, wanted is one for each Task", n)
+	}
+}
+
+// TestJobCompleteBeforeItIsToldOf: the first write about an attempt fails, and meanwhile its worker ends and its Job is complete, which
+// the operator hears of, while the watch of pods is silent. The pod is there, and what it has left must not be lost.
+func TestJobCompleteBeforeItIsToldOf(t *testing.T) {
+	t.Parallel()
+	for name, loses := range map[string]bool{"the status is refused": false, "the answer to the Job is lost, too": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := newEnv(t)
+			env.StartController()
+			thaw := env.Faults.FreezeWatch("pods")
+			complete := make(chan struct{})
+			env.Faults.On("update tasks/status", testenv.Fault{Times: 1, Before: func(ctx context.Context, _ testenv.Call) error {
+				select {
+				case <-complete:
+				case <-ctx.Done():
+				}
+				return apierrors.NewInternalError(errors.New("injected"))
+			}})
+			if loses {
+				env.Faults.LoseAnswer("create jobs")
+			}
+			task := env.Create(builders.Task("early").Retry(0).Obj())
+			env.Kubelet.Flash(env.Kubelet.WaitPod(task, 1), testenv.Exit{Message: `{"data": 7}`})
+			testenv.Eventually(t, func(ctx context.Context) error {
+				job := env.WaitJob(task, 1)
+				if err := env.Client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+					return err
+				}
+				for _, c := range job.Status.Conditions {
+					if c.Type == batchv1.JobComplete && c.Status == corev1.ConditionTrue {
+						return nil
+					}
+				}
+				return errors.New("the Job is not complete")
+			})
+			env.Quiet(500 * time.Millisecond) // it has heard of that
+			close(complete)
+			done := env.WaitState(task, v1alpha1.StateSucceeded)
+			thaw()
+			if a := done.Status.Attempts[0]; a.ExitCode == nil || done.Status.Result == nil {
+				t.Errorf("what the worker has left is lost: %+v, result %+v", a, done.Status.Result)
+			}
+		})
 	}
 }
