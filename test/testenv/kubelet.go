@@ -259,6 +259,9 @@ func (k *Kubelet) status(ctx context.Context, pod *corev1.Pod, change func(*core
 	for {
 		live := &corev1.Pod{}
 		if err := k.env.Client.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
+			if k.unanswered(ctx, err) {
+				continue
+			}
 			return err
 		}
 		if live.UID != pod.UID {
@@ -274,14 +277,38 @@ func (k *Kubelet) status(ctx context.Context, pod *corev1.Pod, change func(*core
 			return err
 		}
 		err := k.env.Client.Status().Update(ctx, live)
-		if !apierrors.IsConflict(err) {
+		if !apierrors.IsConflict(err) && !k.unanswered(ctx, err) {
 			return err
 		}
 	}
 }
 
+// unanswered tells of an error that it says nothing but that the control plane is down, and waits a little before it is asked again.
+func (k *Kubelet) unanswered(ctx context.Context, err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonUnknown, metav1.StatusReasonInternalError, metav1.StatusReasonServiceUnavailable, metav1.StatusReasonTimeout:
+	default:
+		return false
+	}
+	if err == nil {
+		return false
+	}
+	select {
+	case <-time.After(pollEvery):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 func (k *Kubelet) deleteNow(ctx context.Context, pod *corev1.Pod) error {
-	err := k.env.Client.Delete(ctx, pod.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: ptr.To(pod.UID)})
+	deletion := func() error {
+		return k.env.Client.Delete(ctx, pod.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: ptr.To(pod.UID)})
+	}
+	err := deletion()
+	for k.unanswered(ctx, err) {
+		err = deletion()
+	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or another one has its name
 	}
