@@ -266,6 +266,8 @@ func (w *weather) contradictions(k *kind, t *v1alpha1.Task, runs []invariants.Ma
 			add("the report of attempt %d was taken, and is not what has ended it", m.Attempt)
 		case said != (exit == 0) && byItself && !shaken && (k.person == nil || k.name == "retried"):
 			add("the worker of attempt %d exited with %d, and the attempt ended with %s", m.Attempt, exit, a.Outcome)
+		case said && !shaken && !taken && a.ExitCode == nil:
+			add("the exit code of attempt %d is lost", m.Attempt)
 		case said && exit != 0 && !taken:
 			add("the worker of attempt %d exited with %d, and the attempt succeeded", m.Attempt, exit)
 		}

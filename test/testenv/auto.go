@@ -194,21 +194,10 @@ func (a *actor) wait(ctx context.Context, d time.Duration) wake {
 	clk := a.kubelet.env.Clock
 	until := clk.Now().Add(d)
 	for {
-		pod, cut := a.now(), a.kubelet.cutOff(a.node())
-		if pod.DeletionTimestamp != nil && cut == nil {
-			return deleted
-		}
-		next, isDeadline := until.Sub(clk.Now()), false
-		if left, ok := a.deadlineIn(pod); ok && cut == nil && (d < 0 || left <= next) {
-			next, isDeadline = left, true
-		} else if d < 0 {
-			next = time.Hour
-		}
-		if next <= 0 && isDeadline {
-			return deadline
-		}
+		cut := a.kubelet.cutOff(a.node())
+		next, why := a.next(d, until, cut != nil)
 		if next <= 0 {
-			return elapsed
+			return why
 		}
 		timer := clk.NewTimer(next)
 		select {
@@ -224,6 +213,24 @@ func (a *actor) wait(ctx context.Context, d time.Duration) wake {
 		}
 		timer.Stop()
 	}
+}
+
+// next is how long to wait, and why no longer. On a node that is cut off only the work itself ends.
+func (a *actor) next(d time.Duration, until time.Time, cut bool) (time.Duration, wake) {
+	pod, left := a.now(), until.Sub(a.kubelet.env.Clock.Now())
+	if d < 0 {
+		left = time.Hour
+	}
+	if cut {
+		return left, elapsed
+	}
+	if pod.DeletionTimestamp != nil {
+		return 0, deleted
+	}
+	if end, ok := a.deadlineIn(pod); ok && (d < 0 || end <= left) {
+		return end, deadline
+	}
+	return left, elapsed
 }
 
 // deadlineIn is how long the pod's own deadline leaves. One that was lowered is over at once: the real one-second wait
