@@ -28,8 +28,11 @@ KUBECTL ?= kubectl
 LOCAL_CLUSTER ?= taskwarden
 API_CLUSTER ?= api
 E2E_CLUSTER ?= e2e
+FAULTS_CLUSTER ?= faults
 # More arguments for `go test`, such as GOTESTFLAGS='-run TestCancel -v'.
 GOTESTFLAGS ?=
+# The fault suite: LONG=1 asks for its long form, SEED=n for the random run of that seed, RUNS=n for so many with the next seeds.
+export LONG SEED RUNS
 # More arguments for the benchmark and the demo.
 BENCH_ARGS ?=
 DEMO_ARGS ?=
@@ -142,7 +145,7 @@ test: test-unit test-api test-e2e test-cluster ## Run all tests, with all their 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no cluster, in every module.
 	@$(say) "unit tests"
-	packages=$$(go list ./... | grep -vE '/test/(api|e2e)(/|$$)')
+	packages=$$(go list ./... | grep -vE '/test/(api|e2e|faults)(/|$$)')
 	go test -timeout 10m $(GOTESTFLAGS) $$packages
 	for module in $(OTHER_TEST_MODULES); do
 		$(say) "unit tests in $$module"
@@ -155,6 +158,13 @@ test-api: $(BIN)/cluster ## Run the tests against a real API server without node
 	hack/with-cluster.sh $(API_CLUSTER) --node none -- bash -euc '
 		export TASKWARDEN_TEST_KUBECONFIG=$$CLUSTER_KUBECONFIG TASKWARDEN_TEST_AUDIT_LOG=$$CLUSTER_AUDIT_LOG
 		go test -count=1 -timeout 30m -parallel 8 $(GOTESTFLAGS) ./test/api/...'
+
+.PHONY: test-faults
+test-faults: $(BIN)/cluster ## Kill, refuse, delay and lose what the operator does, at a real API server. LONG=1: all of it.
+	@$(say) "fault tests"
+	hack/with-cluster.sh $(FAULTS_CLUSTER) --node none -- bash -euc '
+		export TASKWARDEN_TEST_KUBECONFIG=$$CLUSTER_KUBECONFIG TASKWARDEN_TEST_AUDIT_LOG=$$CLUSTER_AUDIT_LOG
+		go test -count=1 -timeout 3h -parallel 8 $(GOTESTFLAGS) ./test/faults/...'
 
 .PHONY: test-e2e
 test-e2e: images ## Run the tests against a real cluster with real containers (root on Debian). KEEP=1 keeps it.

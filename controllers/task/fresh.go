@@ -3,11 +3,14 @@ package task
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -24,6 +27,25 @@ const newFor = 8 * time.Second
 type leadership struct {
 	asking atomic.Bool
 	since  atomic.Pointer[string]
+
+	mu     sync.Mutex
+	firsts *lru.Cache // the UIDs of Tasks that were not read again before a Job was made
+}
+
+// rememberedFirsts is how many of them are remembered. What is forgotten is no longer new.
+const rememberedFirsts = 4096
+
+// first tells whether this is the first time that a Task is asked about. A Task that is still new when a Job for it was made is
+// one that is gone, or whose news do not come: whoever made Jobs for that would make one after the other.
+func (l *leadership) first(uid types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.firsts == nil {
+		l.firsts = lru.New(rememberedFirsts)
+	}
+	_, again := l.firsts.Get(uid)
+	l.firsts.Add(uid, struct{}{})
+	return !again
 }
 
 // covers tells whether a copy with this resourceVersion is from this leadership. The first call asks for the version to compare
@@ -51,7 +73,7 @@ func (l *leadership) covers(ctx context.Context, version string, live client.Rea
 // Task that no leader can have written is not asked about (ADR 7).
 func (r *Reconciler) mayCreate(ctx context.Context, t *v1alpha1.Task) error {
 	isNew := !lifecycle.Accepted(t) && r.Clock.Now().Before(t.CreationTimestamp.Add(newFor))
-	if isNew && r.readsOwnWrites && r.leadership.covers(ctx, t.ResourceVersion, r.Live, t.Namespace) {
+	if isNew && r.readsOwnWrites && r.leadership.first(t.UID) && r.leadership.covers(ctx, t.ResourceVersion, r.Live, t.Namespace) {
 		return nil
 	}
 	return r.unchanged(ctx, t)

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -109,12 +111,26 @@ func TestLeadershipIsAskedForOnce(t *testing.T) {
 		t.Errorf("without an answer: %v; asked %d times for the Task", err, live.gets)
 	}
 	live.fails = nil
-	for range 3 {
+	for i := range 3 {
+		task.UID = types.UID(fmt.Sprint("new-", i))
 		if err := r.mayCreate(t.Context(), task); err != nil {
 			t.Error(err)
 		}
 	}
 	if live.lists != 2 || live.gets != 1 {
 		t.Errorf("asked %d times for the version, %d times for the Task", live.lists, live.gets)
+	}
+}
+
+// TestNewOnlyOnce: a Task that is still new when a Job was made for it may be gone.
+func TestNewOnlyOnce(t *testing.T) {
+	live := newLiveReader(t)
+	r := newGuard(live, 0)
+	task := versionOf(fresh().Task, strconv.Itoa(leaderSince+1))
+	if err := r.mayCreate(t.Context(), task); err != nil || live.gets != 0 {
+		t.Errorf("the first time: %v; asked %d times for the Task", err, live.gets)
+	}
+	if err := r.mayCreate(t.Context(), task); !errors.Is(err, errStale) || live.gets != 1 {
+		t.Errorf("the second time, when it is gone: %v; asked %d times for the Task", err, live.gets)
 	}
 }

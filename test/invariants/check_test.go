@@ -85,7 +85,18 @@ func workerLost(t *v1alpha1.Task) {
 func workerHeardOf(t *v1alpha1.Task) { t.Status.Conditions[0].Status = metav1.ConditionTrue }
 
 // Stories in which all is well.
+// suspendedSince is a Task that was suspended when it was new, and got its Job so many seconds later.
+func suspendedSince(t *testing.T, seconds int) *story {
+	t.Helper()
+	s := tell(t, task()).spec(func(t *v1alpha1.Task) { t.Spec.Suspend = ptr.To(true) })
+	for range seconds {
+		s.tick()
+	}
+	return s.job(1)
+}
+
 var good = map[string]func(*testing.T) *story{
+	"Job for a new Task whose suspend is not heard of yet": func(t *testing.T) *story { return suspendedSince(t, 6) },
 	"success": func(t *testing.T) *story { return succeeded(t) },
 	"failure": func(t *testing.T) *story { return failed(t) },
 	"a worker so fast that its start and end are one write": func(t *testing.T) *story {
@@ -243,6 +254,7 @@ var bad = map[string]struct {
 		s.tick()
 		return s.job(1)
 	}},
+	"Job for a Task that is no longer new, suspended long ago": {"2 job-unwanted", func(t *testing.T) *story { return suspendedSince(t, 11) }},
 	"success taken back": {"2 completion,2 terminal-state,3 history-state,3 state-table", func(t *testing.T) *story {
 		return succeeded(t).status(func(t *v1alpha1.Task) { t.Status.State = v1alpha1.StateProcessing })
 	}},

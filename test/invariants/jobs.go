@@ -11,6 +11,10 @@ import (
 // just before, and a slow machine may take its time in between. Such a Job is stopped again, which invariant 5 sees.
 const tooLate = 3 * time.Second
 
+// newFor is how long the operator may take a Task that has not had a Job for as new as its copy is, and not read it again (ADR 7):
+// where watches are silent a wish of these seconds is heard of later.
+const newFor = 10 * time.Second
+
 // checkJobs is what invariants 1 and 2 say about Jobs: one for each attempt, and none for a Task that has ended or is not
 // to run.
 func checkJobs(f *finding, r *record) {
@@ -44,7 +48,16 @@ func checkMayRun(f *finding, r *record, j job) {
 		{"cancel", func(v *version) bool { return v.task.Spec.Cancel != nil && *v.task.Spec.Cancel }},
 		{"suspend", func(v *version) bool { return v.task.Spec.Suspend != nil && *v.task.Spec.Suspend }},
 	} {
-		if since := r.since(stored, wish.is); since != nil && j.at.Sub(since.at) > tooLate {
+		since := r.since(stored, wish.is)
+		if since == nil {
+			continue
+		}
+		late := tooLate
+		isNew := !lifecycle.Accepted(stored.task) && j.at.Before(stored.task.CreationTimestamp.Add(newFor))
+		if isNew && since.number != r.versions[0].number { // else every copy of it has the wish
+			late = newFor
+		}
+		if j.at.Sub(since.at) > late {
 			f.add(2, "job-unwanted", "Job %s was created at %s although spec.%s was set since %s", j.name, stamp(j.at), wish.name, since)
 		}
 	}

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -32,6 +33,8 @@ type Behaviour struct {
 	StartAfter time.Duration
 	// RunFor is how long the worker works before Exit. Negative: until it is stopped.
 	RunFor time.Duration
+	// LastWord is what the worker does right before Exit: it reports, say. Its context is the test's.
+	LastWord func(context.Context, *corev1.Pod)
 	// Exit is how it ends by itself.
 	Exit Exit
 	// StopAfter is how long it takes to react to SIGTERM, cut off by the pod's grace period with SIGKILL.
@@ -143,6 +146,7 @@ func (v fromVersion) ApplyToList(o *client.ListOptions) {
 type actor struct {
 	kubelet *Kubelet
 	pod     *corev1.Pod   // as it was first seen
+	bindTo  string        // the node that it is given, "" for the default
 	changed chan struct{} // holds one token when there is news
 	mu      sync.Mutex
 	latest  *corev1.Pod
@@ -155,6 +159,9 @@ func newActor(k *Kubelet, pod *corev1.Pod) *actor {
 	a.gone = sync.OnceFunc(func() { close(a.removed) })
 	return a
 }
+
+// node is where the pod is, or goes.
+func (a *actor) node() string { return cmp.Or(a.pod.Spec.NodeName, a.bindTo, NodeName) }
 
 func (a *actor) news(pod *corev1.Pod) {
 	a.mu.Lock()
@@ -187,26 +194,16 @@ func (a *actor) wait(ctx context.Context, d time.Duration) wake {
 	clk := a.kubelet.env.Clock
 	until := clk.Now().Add(d)
 	for {
-		pod := a.now()
-		if pod.DeletionTimestamp != nil {
-			return deleted
-		}
-		next, isDeadline := until.Sub(clk.Now()), false
-		if left, ok := a.deadlineIn(pod); ok && (d < 0 || left <= next) {
-			next, isDeadline = left, true
-		} else if d < 0 {
-			next = time.Hour
-		}
-		if next <= 0 && isDeadline {
-			return deadline
-		}
+		cut := a.kubelet.cutOff(a.node())
+		next, why := a.next(d, until, cut != nil)
 		if next <= 0 {
-			return elapsed
+			return why
 		}
 		timer := clk.NewTimer(next)
 		select {
 		case <-timer.C():
 		case <-a.changed:
+		case <-cut:
 		case <-a.removed:
 			timer.Stop()
 			return vanished
@@ -216,6 +213,24 @@ func (a *actor) wait(ctx context.Context, d time.Duration) wake {
 		}
 		timer.Stop()
 	}
+}
+
+// next is how long to wait, and why no longer. On a node that is cut off only the work itself ends.
+func (a *actor) next(d time.Duration, until time.Time, cut bool) (time.Duration, wake) {
+	pod, left := a.now(), until.Sub(a.kubelet.env.Clock.Now())
+	if d < 0 {
+		left = time.Hour
+	}
+	if cut {
+		return left, elapsed
+	}
+	if pod.DeletionTimestamp != nil {
+		return 0, deleted
+	}
+	if end, ok := a.deadlineIn(pod); ok && (d < 0 || end <= left) {
+		return end, deadline
+	}
+	return left, elapsed
 }
 
 // deadlineIn is how long the pod's own deadline leaves. One that was lowered is over at once: the real one-second wait
@@ -252,16 +267,16 @@ func (a *actor) act(ctx context.Context, b Behaviour) error {
 		return a.endBeforeStart(ctx, a.wait(ctx, -1))
 	}
 	if pod.Spec.NodeName == "" {
-		node := b.Node
-		if node == "" {
-			node = NodeName
-		}
-		switch err := k.schedule(ctx, pod, node); {
+		a.bindTo = b.Node
+		switch err := k.schedule(ctx, pod, a.node()); {
 		case apierrors.IsConflict(err): // it is being deleted, as its news will say
 			return a.endBeforeStart(ctx, a.wait(ctx, -1))
 		case err != nil:
 			return err
 		}
+	}
+	if err := k.reach(ctx, a.node()); err != nil {
+		return err
 	}
 	startAfter := b.StartAfter
 	if b.Waiting != "" {
@@ -281,6 +296,9 @@ func (a *actor) act(ctx context.Context, b Behaviour) error {
 	}
 	if why := a.wait(ctx, b.RunFor); why != elapsed {
 		return a.stop(ctx, b, why)
+	}
+	if b.LastWord != nil {
+		b.LastWord(ctx, pod)
 	}
 	return k.exit(ctx, pod, b.Exit)
 }

@@ -45,11 +45,12 @@ func (c Call) matches(pattern string) bool {
 	if c.Subresource != "" {
 		own += "/" + c.Subresource
 	}
-	verbFits := verb == "*" || verb == c.Verb || verb == "write" && c.writes()
+	verbFits := verb == "*" || verb == c.Verb || verb == "write" && c.Writes()
 	return verbFits && (what == "*" || what == own)
 }
 
-func (c Call) writes() bool {
+// Writes tells whether it changes something.
+func (c Call) Writes() bool {
 	return slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, c.Verb)
 }
 

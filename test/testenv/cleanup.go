@@ -20,7 +20,8 @@ import (
 func (e *Env) cleanup(cancel context.CancelFunc) {
 	e.t.Helper()
 	defer cancel()
-	e.Faults.clear()
+	e.Faults.Clear() // the cleanup meets a world in order
+	e.KillRival()
 	if e.options.setup != nil { // the invariants are the operator's to keep
 		if err := e.check(); err != nil {
 			e.t.Errorf("the audit log is not complete, so the invariants cannot be checked: %v", err)

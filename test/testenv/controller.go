@@ -30,9 +30,26 @@ type incarnation struct {
 // StartController starts the operator and waits until its caches are filled.
 func (e *Env) StartController() {
 	e.t.Helper()
+	e.start(&e.controller)
+}
+
+// StartRival starts a second operator beside the first: a leader that does not know yet that another one has taken over.
+func (e *Env) StartRival() {
+	e.t.Helper()
+	e.start(&e.rival)
+}
+
+// KillRival ends the second operator as SIGKILL does. Without one it does nothing.
+func (e *Env) KillRival() {
+	e.t.Helper()
+	e.end(&e.rival, func(one *incarnation) { one.transport.kill() })
+}
+
+func (e *Env) start(which **incarnation) {
+	e.t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.controller != nil {
+	if *which != nil {
 		e.t.Fatal("the operator runs already")
 	}
 	one := &incarnation{done: make(chan struct{}), wakes: &wakes{clock: e.Clock, known: map[reconcile.Request]wakeUp{}}}
@@ -57,7 +74,7 @@ func (e *Env) StartController() {
 		defer close(one.done)
 		one.err = mgr.Start(ctx)
 	}()
-	e.controller = one
+	*which = one
 	synced, stop := context.WithTimeout(ctx, Patience)
 	defer stop()
 	if !mgr.GetCache().WaitForCacheSync(synced) {
@@ -86,13 +103,13 @@ func (e *Env) managerOptions() ctrl.Options {
 // StopController ends the operator as SIGTERM does: what is under way is finished. Without one it does nothing.
 func (e *Env) StopController() {
 	e.t.Helper()
-	e.end(func(*incarnation) {})
+	e.end(&e.controller, func(*incarnation) {})
 }
 
 // KillController ends the operator as SIGKILL does: from now on nothing of it reaches the API server, and no answer reaches it.
 func (e *Env) KillController() {
 	e.t.Helper()
-	e.end(func(one *incarnation) { one.transport.kill() })
+	e.end(&e.controller, func(one *incarnation) { one.transport.kill() })
 }
 
 // RestartController kills the operator and starts it again.
@@ -119,15 +136,15 @@ func (e *Env) wake(t *v1alpha1.Task) (time.Time, error) {
 	return e.controller.wakes.of(t)
 }
 
-func (e *Env) end(how func(*incarnation)) {
+func (e *Env) end(which **incarnation, how func(*incarnation)) {
 	e.t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	one := e.controller
+	one := *which
 	if one == nil {
 		return
 	}
-	e.controller = nil
+	*which = nil
 	how(one)
 	one.cancel()
 	select {

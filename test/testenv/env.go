@@ -49,6 +49,7 @@ type Env struct {
 
 	mu         sync.Mutex
 	controller *incarnation
+	rival      *incarnation // a second operator
 	background sync.WaitGroup
 }
 

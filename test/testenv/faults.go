@@ -154,8 +154,8 @@ func (f *Faults) lastCall() time.Time {
 	return f.last
 }
 
-// clear ends all faults, so that the cleanup meets a world in order.
-func (f *Faults) clear() {
+// Clear ends all faults.
+func (f *Faults) Clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rules = nil

@@ -33,10 +33,52 @@ type Kubelet struct {
 	env *Env
 
 	mu   sync.Mutex
-	live map[types.UID]bool // pods whose worker runs
+	live map[types.UID]bool       // pods whose worker runs
+	cut  map[string]chan struct{} // nodes that are out of reach; closed when they are back
 }
 
-func newKubelet(e *Env) *Kubelet { return &Kubelet{env: e, live: map[types.UID]bool{}} }
+func newKubelet(e *Env) *Kubelet {
+	return &Kubelet{env: e, live: map[types.UID]bool{}, cut: map[string]chan struct{}{}}
+}
+
+// Partition cuts a node off until the result is called: its workers go on, nobody hears of them, and they hear of nothing. The
+// pods that play themselves know of it, and so do all writes about pods that are bound to the node.
+func (k *Kubelet) Partition(node string) (heal func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	back := make(chan struct{})
+	k.cut[node] = back
+	return sync.OnceFunc(func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.cut[node] == back { // else it was cut off again
+			delete(k.cut, node)
+		}
+		close(back)
+	})
+}
+
+// cutOff is nil where a node can be reached, else it is closed when that is so again.
+func (k *Kubelet) cutOff(node string) <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if back := k.cut[node]; back != nil {
+		return back
+	}
+	return nil
+}
+
+// reach waits until a node can be reached.
+func (k *Kubelet) reach(ctx context.Context, node string) error {
+	for back := k.cutOff(node); back != nil; back = k.cutOff(node) {
+		select {
+		case <-back:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
 
 // WaitPod waits for the pod of an attempt.
 func (k *Kubelet) WaitPod(task *v1alpha1.Task, attempt int) *corev1.Pod {
@@ -217,23 +259,56 @@ func (k *Kubelet) status(ctx context.Context, pod *corev1.Pod, change func(*core
 	for {
 		live := &corev1.Pod{}
 		if err := k.env.Client.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil {
+			if k.unanswered(ctx, err) {
+				continue
+			}
 			return err
 		}
 		if live.UID != pod.UID {
 			return apierrors.NewNotFound(corev1.Resource("pods"), pod.Name)
 		}
+		if k.cutOff(live.Spec.NodeName) != nil {
+			if err := k.reach(ctx, live.Spec.NodeName); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := change(live); err != nil {
 			return err
 		}
 		err := k.env.Client.Status().Update(ctx, live)
-		if !apierrors.IsConflict(err) {
+		if !apierrors.IsConflict(err) && !k.unanswered(ctx, err) {
 			return err
 		}
 	}
 }
 
+// unanswered tells of an error that it says nothing but that the control plane is down, and waits a little before it is asked again.
+func (k *Kubelet) unanswered(ctx context.Context, err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonUnknown, metav1.StatusReasonInternalError, metav1.StatusReasonServiceUnavailable, metav1.StatusReasonTimeout:
+	default:
+		return false
+	}
+	if err == nil {
+		return false
+	}
+	select {
+	case <-time.After(pollEvery):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 func (k *Kubelet) deleteNow(ctx context.Context, pod *corev1.Pod) error {
-	err := k.env.Client.Delete(ctx, pod.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: ptr.To(pod.UID)})
+	deletion := func() error {
+		return k.env.Client.Delete(ctx, pod.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: ptr.To(pod.UID)})
+	}
+	err := deletion()
+	for k.unanswered(ctx, err) {
+		err = deletion()
+	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or another one has its name
 	}
