@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -52,6 +53,8 @@ type Patrol struct {
 	Recorder events.EventRecorder
 	// Clock is the source of the current time.
 	Clock clock.PassiveClock
+	// Log is told of each repair. Default: nobody is.
+	Log logr.Logger
 	// Repairer makes the decisions about Tasks.
 	Repairer *task.Repairer
 	// Options of this patrol.
@@ -92,7 +95,10 @@ func New(mgr ctrl.Manager, r *task.Reconciler, o Options) (*Patrol, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the patrol's client: %w", err)
 	}
-	return &Patrol{Live: live, Client: r.Client, Recorder: r.Recorder, Clock: r.Clock, Repairer: r.Repairer(live), Options: o}, nil
+	return &Patrol{
+		Live: live, Client: r.Client, Recorder: r.Recorder, Clock: r.Clock, Log: mgr.GetLogger().WithName("patrol"),
+		Repairer: r.Repairer(live), Options: o,
+	}, nil
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -100,10 +106,9 @@ func (p *Patrol) NeedLeaderElection() bool { return true }
 
 // Start implements manager.Runnable.
 func (p *Patrol) Start(ctx context.Context) error {
-	log := logf.FromContext(ctx).WithName("patrol")
-	err := wait.PollUntilContextCancel(logf.IntoContext(ctx, log), p.Options.Period, false, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, p.Options.Period, false, func(ctx context.Context) (bool, error) {
 		if _, err := p.Pass(ctx); err != nil && ctx.Err() == nil {
-			log.Error(err, "The pass did not come to its end; the next one begins anew")
+			p.Log.Error(err, "The pass did not come to its end; the next one begins anew")
 		}
 		return false, nil
 	})
@@ -118,7 +123,7 @@ type Found map[task.MismatchKind]int
 
 // Pass makes one pass. A Task that cannot be mended does not keep it from the others; that it could not be read does.
 func (p *Patrol) Pass(ctx context.Context) (Found, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(p.Options.Period, shortestLimit))
+	ctx, cancel := context.WithTimeout(logf.IntoContext(ctx, p.Log), max(p.Options.Period, shortestLimit))
 	defer cancel()
 	began := p.Clock.Now()
 	r := &round{Patrol: p, open: map[types.UID]bool{}, seen: map[types.UID]sight{}, found: Found{}}
@@ -133,6 +138,6 @@ func (p *Patrol) Pass(ctx context.Context) (Found, error) {
 	end := p.Clock.Now()
 	lastPass.Set(float64(end.UnixMilli()) / 1000)
 	lastDuration.Set(end.Sub(began).Seconds())
-	logf.FromContext(ctx).V(1).Info("Pass complete", "unfinished", len(r.open), "mismatches", r.found, "duration", end.Sub(began).String())
+	p.Log.V(1).Info("Pass complete", "unfinished", len(r.open), "mismatches", r.found, "duration", end.Sub(began).String())
 	return r.found, nil
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/controllers/task"
@@ -188,7 +187,7 @@ func (r *round) repair(ctx context.Context, key client.ObjectKey, uid types.UID)
 		delete(r.seen, uid) // it is mended, or counts anew
 		r.count(found.Kind)
 	}
-	log := logf.FromContext(ctx).WithValues("namespace", key.Namespace, "task", key.Name)
+	log := r.Log.WithValues("namespace", key.Namespace, "task", key.Name)
 	switch {
 	case found == nil && apierrors.IsNotFound(err):
 		return false

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/controllers/task"
@@ -153,7 +152,7 @@ func (r *round) remove(ctx context.Context, worker *metav1.PartialObjectMetadata
 	if !r.due(worker.UID, &task.Mismatch{Kind: task.OrphanWorker}) {
 		return
 	}
-	log := logf.FromContext(ctx).WithValues("namespace", worker.Namespace, worker.Kind, worker.Name)
+	log := r.Log.WithValues("namespace", worker.Namespace, worker.Kind, worker.Name)
 	err := r.Client.Delete(ctx, worker, client.Preconditions{UID: ptr.To(worker.UID)}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return // somebody was faster
