@@ -98,6 +98,9 @@ func newBeat(t *testing.T, o Options, stored ...client.Object) *beat {
 	return b
 }
 
+// expired is a token that the API server has forgotten; it answers with one that goes on behind the first page.
+const expired = "expired"
+
 // list selects by fields, and cuts into pages, as the API server does and the fake client does not.
 func (b *beat) list(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 	o := (&client.ListOptions{}).ApplyOptions(opts)
@@ -107,6 +110,11 @@ func (b *beat) list(ctx context.Context, c client.WithWatch, list client.ObjectL
 	}
 	kind := map[bool]string{true: "tasks"}[isTasks(list)]
 	b.lists = append(b.lists, kind+"?"+selector.String())
+	if o.Continue == expired {
+		err := apierrors.NewResourceExpired("the token is too old")
+		err.ErrStatus.Continue = strconv.Itoa(tasksPerPage)
+		return err
+	}
 	if err := c.List(ctx, list, &client.ListOptions{Namespace: o.Namespace, LabelSelector: o.LabelSelector}); err != nil {
 		return err
 	}

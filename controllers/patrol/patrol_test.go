@@ -298,6 +298,21 @@ func TestReadsOnlyWhatItMust(t *testing.T) {
 	}
 }
 
+// TestExpiredToken: where the API server has forgotten how far the last pass came, the next one goes on at the same place.
+func TestExpiredToken(t *testing.T) {
+	var stored []client.Object
+	for i := range tasksPerPage {
+		stored = append(stored, taskOf(fmt.Sprintf("done-%04d", i), succeeded))
+	}
+	late := taskOf("done-9999", succeeded, func(t *v1alpha1.Task) { t.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) })
+	b := newBeat(t, usual, append(stored, late)...)
+	b.clock.SetTime(after(time.Hour))
+	b.next = map[string]string{"": expired}
+	if found, _ := b.pass(); found[task.OverdueWakeUp] != 1 || b.next[""] != "" {
+		t.Errorf("found %v, goes on at %q", found, b.next[""])
+	}
+}
+
 // TestStrays: young workers, and those that somebody deletes, are not looked at.
 func TestStrays(t *testing.T) {
 	gone := taskOf("gone", processing)

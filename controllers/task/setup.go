@@ -72,8 +72,8 @@ type Options struct {
 
 // The Events that decisions read.
 var (
-	failedCreates = fields.Set{"involvedObject.kind": "Job", "reason": "FailedCreate"}.AsSelector()
-	failedMounts  = fields.Set{"regarding.kind": "Pod", "reason": "FailedMount"}.AsSelector()
+	failedCreates = fields.ParseSelectorOrDie("involvedObject.kind=Job,reason=FailedCreate")
+	failedMounts  = fields.ParseSelectorOrDie("regarding.kind=Pod,reason=FailedMount")
 )
 
 // CacheByObject says what the caches hold: of Jobs and pods only our own, and of these only what decisions need.
