@@ -72,9 +72,14 @@ type Options struct {
 
 // The Events that decisions read.
 var (
-	failedCreates = fields.ParseSelectorOrDie("involvedObject.kind=Job,reason=FailedCreate")
-	failedMounts  = fields.ParseSelectorOrDie("regarding.kind=Pod,reason=FailedMount")
+	failedCreates = bothFields("involvedObject.kind", "Job", "reason", "FailedCreate")
+	failedMounts  = bothFields("regarding.kind", "Pod", "reason", "FailedMount")
 )
+
+// bothFields selects by two fields, which stay in this order.
+func bothFields(first, is, second, alsoIs string) fields.Selector {
+	return fields.AndSelectors(fields.OneTermEqualSelector(first, is), fields.OneTermEqualSelector(second, alsoIs))
+}
 
 // CacheByObject says what the caches hold: of Jobs and pods only our own, and of these only what decisions need.
 func CacheByObject() map[client.Object]cache.ByObject {
