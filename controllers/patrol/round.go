@@ -58,13 +58,13 @@ func (r *round) everywhere(ctx context.Context) error {
 	}
 	for _, ns := range namespaces {
 		if err := r.unfinished(ctx, ns); err != nil {
-			return fmt.Errorf("Tasks that have not ended: %w", err)
+			return fmt.Errorf("unfinished Tasks: %w", err)
 		}
 		if err := r.workers(ctx, ns); err != nil {
 			return fmt.Errorf("workers: %w", err)
 		}
 		if err := r.ended(ctx, ns); err != nil {
-			return fmt.Errorf("Tasks that have ended: %w", err)
+			return fmt.Errorf("finished Tasks: %w", err)
 		}
 	}
 	return nil

@@ -47,7 +47,10 @@ type patrolled struct {
 	blind  atomic.Bool
 }
 
-// newPatrolled has a patrol that passes when the test says so, and by itself where it has a period.
+// byHand is the period of a patrol that passes only when the test says so. It is also the time that a pass may take.
+const byHand = 24 * time.Hour
+
+// newPatrolled has a patrol that passes by its period, and when the test says so.
 func newPatrolled(t *testing.T, o patrol.Options, opts ...testenv.Option) *patrolled {
 	t.Helper()
 	p := &patrolled{t: t}
@@ -148,7 +151,7 @@ func (p *patrolled) plantJob(one *v1alpha1.Task) {
 func TestPatrolMendsEachKind(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakeClock(time.Now())
-	p := newPatrolled(t, patrol.Options{}, testenv.WithClock(clock))
+	p := newPatrolled(t, patrol.Options{Period: byHand}, testenv.WithClock(clock))
 	addGateway(t, p.Env)
 	p.Waive(1, "one-worker", "a second worker is planted")
 	p.Waive(2, "job-after-end", "a Job is planted")
@@ -198,8 +201,8 @@ func TestPatrolMendsEachKind(t *testing.T) {
 		p.plantJob(groups["doubled"][i])
 		p.plantJob(groups["done"][i])
 		p.Cancel(groups["wished"][i])
-		deleteJobsKeepingPods(t, p.Env, groups["jobless"][i])
 	}
+	deleteJobsKeepingPods(t, p.Env, groups["jobless"]...)
 	for _, name := range []string{"doubled", "done"} {
 		for _, one := range groups[name] {
 			p.Kubelet.WaitPod(one, 7)
@@ -275,7 +278,7 @@ func (p *patrolled) waitPods(all []*v1alpha1.Task, so func(*corev1.Pod) bool) {
 // TestPatrolLeavesTheHealthyAlone passes 20 times over Tasks in each state, with no threshold at all.
 func TestPatrolLeavesTheHealthyAlone(t *testing.T) {
 	t.Parallel()
-	p := newPatrolled(t, patrol.Options{})
+	p := newPatrolled(t, patrol.Options{Period: byHand})
 	p.Kubelet.Auto(byGroup(map[string]testenv.Behaviour{
 		"runs": testenv.UntilStopped, "homeless": {Unschedulable: "0/3 nodes are available"}, "succeeds": {},
 		"fails": failing("boom"), "retries": failing("boom"),
@@ -352,12 +355,18 @@ func TestC13PatrolWithoutWatches(t *testing.T) {
 	deleteOrphans(t, p.Env, jobless...)
 }
 
-// deleteJobsKeepingPods takes the Jobs of a Task away and leaves their pods.
-func deleteJobsKeepingPods(t *testing.T, env *testenv.Env, one *v1alpha1.Task) {
+// deleteJobsKeepingPods takes the Jobs of Tasks away and leaves their pods.
+func deleteJobsKeepingPods(t *testing.T, env *testenv.Env, all ...*v1alpha1.Task) {
 	t.Helper()
-	for _, job := range env.Jobs(one) {
-		mustDelete(t, env, &job, client.PropagationPolicy(metav1.DeletePropagationOrphan))
-		env.WaitGone(&job)
+	var jobs []batchv1.Job
+	for _, one := range all {
+		jobs = append(jobs, env.Jobs(one)...)
+	}
+	for i := range jobs {
+		mustDelete(t, env, &jobs[i], client.PropagationPolicy(metav1.DeletePropagationOrphan))
+	}
+	for i := range jobs {
+		env.WaitGone(&jobs[i])
 	}
 }
 
