@@ -308,8 +308,15 @@ func TestExpiredToken(t *testing.T) {
 	b := newBeat(t, usual, append(stored, late)...)
 	b.clock.SetTime(after(time.Hour))
 	b.next = map[string]string{"": expired}
-	if found, _ := b.pass(); found[task.OverdueWakeUp] != 1 || b.next[""] != "" {
-		t.Errorf("found %v, goes on at %q", found, b.next[""])
+	found, _ := b.pass()
+	again := 0
+	for _, l := range b.lists {
+		if l == "tasks?"+finished.String() {
+			again++
+		}
+	}
+	if found[task.OverdueWakeUp] != 1 || b.next[""] != "" || again != 2 {
+		t.Errorf("found %v, goes on at %q, has asked %d times", found, b.next[""], again)
 	}
 }
 
