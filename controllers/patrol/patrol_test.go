@@ -160,6 +160,8 @@ func healthy() []client.Object {
 	doneJob := jobOf(done, 1)
 	kept := jobOf(taskOf("kept"), 1)
 	kept.OwnerReferences = nil // by --cascade=orphan
+	foreign := jobOf(taskOf("foreign"), 1)
+	foreign.OwnerReferences[0].Kind = "CronTask"
 	bare := podOf(jobOf(taskOf("bare"), 1), nil)
 	bare.OwnerReferences = nil
 	idle := taskOf("idle", func(t *v1alpha1.Task) {
@@ -167,7 +169,7 @@ func healthy() []client.Object {
 		lifecycle.Accept(t, created)
 		t.Status.Reason = v1alpha1.ReasonSuspended
 	})
-	all := []client.Object{done, doneJob, podOf(doneJob, &ended), kept, bare, idle}
+	all := []client.Object{done, doneJob, podOf(doneJob, &ended), kept, foreign, bare, idle}
 	all = append(all, withWorker(taskOf("runs", processing, longDeadline))...)
 	failed := taskOf("failed", processing, func(t *v1alpha1.Task) {
 		_, err := lifecycle.End(t, lifecycle.Ending{Event: lifecycle.Fail, Reason: v1alpha1.ReasonNonZeroExitCode, ExitCode: ptr.To[int32](1)},
