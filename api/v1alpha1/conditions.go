@@ -133,6 +133,8 @@ const (
 	ReasonRetryRequested = "RetryRequested"
 	// ReasonRetryRefused: somebody asked for another attempt, and none follows.
 	ReasonRetryRefused = "RetryRefused"
+	// ReasonRepaired: the patrol has mended what the controller had missed; the message names the kind of mismatch.
+	ReasonRepaired = "Repaired"
 )
 
 // Reasons of condition DeadLettered: why a failed Task is not tried again.

@@ -392,7 +392,7 @@ type Transition struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason,omitempty"`
-	// actor that decided: controller or user.
+	// actor that decided: controller, user, or patrol where that has mended what the controller had missed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Actor string `json:"actor,omitempty"`

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
+	"github.com/taskwarden/taskwarden/controllers/patrol"
 	"github.com/taskwarden/taskwarden/controllers/task"
 )
 
@@ -27,6 +28,8 @@ type controllerOptions struct {
 	namespaces           []string
 	gatewayNamespace     string
 	reporterImage        string
+	patrolPeriod         time.Duration
+	patrolThreshold      time.Duration
 }
 
 func newControllerCommand() *cobra.Command {
@@ -45,6 +48,8 @@ func newControllerCommand() *cobra.Command {
 	f.StringSliceVar(&o.namespaces, "namespace", nil, "namespaces to watch (default: all)")
 	f.StringVar(&o.gatewayNamespace, "gateway-namespace", "",
 		"namespace of the gateway, to which sidecars report (default: that of the pod)")
+	f.DurationVar(&o.patrolPeriod, "patrol-period", patrol.DefaultPeriod, "time from one patrol for what was missed to the next, 0 for none")
+	f.DurationVar(&o.patrolThreshold, "patrol-threshold", patrol.DefaultThreshold, "how long ago the patrol's finds should have been acted on")
 	f.StringVar(&o.reporterImage, "reporter-image", "", "image of the sidecars (default: that of the pod)")
 	return cmd
 }
@@ -81,7 +86,12 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	gateways := &task.Gateways{
 		Reader: mgr.GetAPIReader(), Namespace: o.gatewayNamespace, Image: o.reporterImage, Pod: os.Getenv(envPodName), Clock: clk,
 	}
-	if err := (&task.Reconciler{Gateways: gateways}).SetupWithManager(ctx, mgr, options); err != nil {
+	reconciler := &task.Reconciler{Gateways: gateways}
+	if err := reconciler.SetupWithManager(ctx, mgr, options); err != nil {
+		return err
+	}
+	patrols := patrol.Options{Period: o.patrolPeriod, Threshold: o.patrolThreshold, Namespaces: o.namespaces}
+	if err := patrol.SetupWithManager(mgr, reconciler, patrols); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {

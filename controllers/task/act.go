@@ -34,7 +34,8 @@ func (r *Reconciler) apply(ctx context.Context, s Snapshot, plan *Plan) error {
 			return err
 		}
 	}
-	if !equality.Semantic.DeepEqual(s.Task.Status, plan.Task.Status) && !plan.nothingToTell(s) {
+	r.sign(s.Task, plan.Task)
+	if !equality.Semantic.DeepEqual(s.Task.Status, plan.Task.Status) && (r.actor != "" || !plan.nothingToTell(s)) {
 		if err := r.Status().Update(ctx, plan.Task); err != nil {
 			return fmt.Errorf("write status: %w", err)
 		}

@@ -72,7 +72,7 @@ func (r *Reconciler) tellMove(t *v1alpha1.Task, m v1alpha1.Transition, last bool
 	case "":
 		return
 	case lifecycle.Retry:
-		if m.Actor == lifecycle.ActorController {
+		if m.Reason != v1alpha1.ReasonRetryRequested {
 			return
 		}
 	case lifecycle.Start:

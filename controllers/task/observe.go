@@ -283,16 +283,24 @@ func (r *Reconciler) askWhy(ctx context.Context, s *Snapshot) error {
 	if lifecycle.Terminal(status.State) {
 		return nil
 	}
-	var err error
+	if err := r.askNode(ctx, s); err != nil {
+		return err
+	}
+	if d := (decision{Snapshot: *s, task: s.Task}); d.hasWorker() {
+		return r.askAboutPod(ctx, s, &d)
+	}
+	return nil
+}
+
+// askNode asks the node of a vanished worker, where its word counts.
+func (r *Reconciler) askNode(ctx context.Context, s *Snapshot) error {
 	d := decision{Snapshot: *s, task: s.Task}
-	if node := d.nodeToAsk(); node != "" {
-		if s.NodeReady, s.NodeReadySince, err = r.nodeReady(ctx, node); err != nil {
-			return err
-		}
+	node := d.nodeToAsk()
+	if node == "" {
+		return nil
 	}
-	if d.hasWorker() {
-		err = r.askAboutPod(ctx, s, &d)
-	}
+	var err error
+	s.NodeReady, s.NodeReadySince, err = r.nodeReady(ctx, node)
 	return err
 }
 

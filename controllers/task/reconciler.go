@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
@@ -28,6 +29,10 @@ type Reconciler struct {
 	// Gateways finds the gateway for Tasks with reporter Sidecar. Without it none of them gets a worker.
 	Gateways *Gateways
 
+	// actor stands in the history instead of who decided, where that is not the controller itself.
+	actor string
+	// again takes Tasks that are to be looked at, because somebody else has moved them.
+	again        chan event.GenericEvent
 	witness      *witness
 	leadership   leadership
 	maxClockSkew time.Duration

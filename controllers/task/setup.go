@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/taskwarden/taskwarden/api/v1alpha1"
 	"github.com/taskwarden/taskwarden/internal/lifecycle"
@@ -72,6 +73,17 @@ type Options struct {
 	SkipNameValidation bool
 }
 
+// The Events that decisions read.
+var (
+	failedCreates = bothFields("involvedObject.kind", "Job", "reason", "FailedCreate")
+	failedMounts  = bothFields("regarding.kind", "Pod", "reason", "FailedMount")
+)
+
+// bothFields selects by two fields, which stay in this order.
+func bothFields(first, is, second, alsoIs string) fields.Selector {
+	return fields.AndSelectors(fields.OneTermEqualSelector(first, is), fields.OneTermEqualSelector(second, alsoIs))
+}
+
 // CacheByObject says what the caches hold: of Jobs and pods only our own, and of these only what decisions need.
 func CacheByObject() map[client.Object]cache.ByObject {
 	exists, err := labels.NewRequirement(v1alpha1.LabelTaskUID, selection.Exists, nil)
@@ -85,11 +97,11 @@ func CacheByObject() map[client.Object]cache.ByObject {
 		&corev1.Pod{}:    {Label: ours, Transform: stripPod, UnsafeDisableDeepCopy: ptr.To(true)},
 		// The same Events have two kinds in the API, which makes room for two filters on the server.
 		&corev1.Event{}: {
-			Field:     fields.Set{"involvedObject.kind": "Job", "reason": "FailedCreate"}.AsSelector(),
+			Field:     failedCreates,
 			Transform: cache.TransformStripManagedFields(), UnsafeDisableDeepCopy: ptr.To(true),
 		},
 		&eventsv1.Event{}: {
-			Field:     fields.Set{"regarding.kind": "Pod", "reason": "FailedMount"}.AsSelector(),
+			Field:     failedMounts,
 			Transform: cache.TransformStripManagedFields(), UnsafeDisableDeepCopy: ptr.To(true),
 		},
 	}
@@ -153,6 +165,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 	}
 	r.readsOwnWrites = o.ReadsOwnWrites
 	r.witness = newWitness()
+	r.again = make(chan event.GenericEvent)
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -164,6 +177,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o O
 		Watches(&corev1.Pod{}, r.podHandler(o.Concurrency)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfJobEvent), builder.WithPredicates(notDeleted)).
 		Watches(&eventsv1.Event{}, handler.EnqueueRequestsFromMapFunc(r.taskOfPodEvent), builder.WithPredicates(notDeleted)).
+		WatchesRawSource(source.Channel(r.again, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),

@@ -59,6 +59,7 @@ func (w *world) reconcile() {
 		for _, v := range violations(w.Snapshot, plan) {
 			w.t.Fatalf("a plan at %s from %s: %s", w.Now.Sub(created), describe(w.scene), v)
 		}
+		w.patrol(&plan)
 		carryOutCreation(w.scene, &plan)
 		unchanged := equality.Semantic.DeepEqual(w.Task.Status, plan.Task.Status)
 		w.Task, w.wakeAt = plan.Task, plan.WakeAt
@@ -75,6 +76,17 @@ func (w *world) reconcile() {
 		}
 	}
 	w.t.Fatalf("no end of passes at one moment in %s", describe(w.scene))
+}
+
+// patrol asserts that a plan which moves the Task or destroys anything mends a mismatch that is no younger than now, and that one
+// which changes nothing does not: the patrol overlooks nothing, and leaves alone what is as it should be.
+func (w *world) patrol(plan *Plan) {
+	found := mismatchOf(w.Snapshot, plan)
+	acts := plan.Moved || len(plan.Stop)+len(plan.DeleteJobs) > 0
+	idle := !acts && !plan.Create && equality.Semantic.DeepEqual(w.Task.Status, plan.Task.Status)
+	if acts && found == nil || idle && found != nil || found != nil && found.Since.After(w.Now) {
+		w.t.Fatalf("the patrol finds %+v in %s", found, describe(w.scene))
+	}
 }
 
 func (w *world) obey(stop Stop) {

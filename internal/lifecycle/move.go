@@ -21,6 +21,8 @@ import (
 const (
 	ActorController = "controller"
 	ActorUser       = "user"
+	// ActorPatrol mends what the controller has missed.
+	ActorPatrol = "patrol"
 )
 
 // Accepted tells whether the operator has written the status of a Task: until then it has what the API server gives it.
