@@ -72,27 +72,37 @@ func TestSightingsAreWatched(t *testing.T) {
 		defer close(ended)
 		s.watch(ctx, api)
 	}()
-	task := at("a", "", 0)
-	if err := api.Create(ctx, task); err != nil {
-		t.Fatal(err)
-	}
-	sample := at("a", "", 0)
-	sample.Annotations = map[string]string{expectStages: "first,second", expectPercents: "1"}
-	for {
-		// The watch may begin after some of the changes, so they are made until all were seen.
-		for _, stage := range []string{"first", "second"} {
+	show := func(task *v1alpha1.Task, stages ...string) {
+		for _, stage := range stages {
 			task.Status.Progress = &v1alpha1.TaskProgress{Stage: stage, Percent: ptr.To[int32](50)}
 			if err := api.Status().Update(ctx, task); err != nil {
 				t.Fatal(err)
 			}
 		}
-		err := s.check(sample, at("a", "second", 100))
-		if err == nil {
-			break
+	}
+	seen := func(uid types.UID, stages, percents string) error {
+		sample := at(uid, "", 0)
+		sample.Annotations = map[string]string{expectStages: stages, expectPercents: percents}
+		return s.check(sample, at(uid, "", 100))
+	}
+	first, task := at("first", "", 0), at("a", "", 0)
+	for _, object := range []*v1alpha1.Task{first, task} {
+		if err := api.Create(ctx, object); err != nil {
+			t.Fatal(err)
 		}
+	}
+	for seen("first", "any", "") != nil { // until the watch has begun
+		show(first, "any")
+		if ctx.Err() != nil {
+			t.Fatal("the watch does not begin")
+		}
+	}
+	show(task, "first", "second")
+	for err := seen("a", "first,second", "1"); err != nil; err = seen("a", "first,second", "1") {
 		if ctx.Err() != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(time.Millisecond)
 	}
 	cancel()
 	<-ended
