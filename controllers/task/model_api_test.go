@@ -99,7 +99,8 @@ func (a *api) read() error {
 	if a.dead {
 		return errDead
 	}
-	if a.reads++; a.disturbance.read == a.reads {
+	a.reads++
+	if a.disturbance.read == a.reads {
 		return apierrors.NewInternalError(errors.New("the model says so"))
 	}
 	return nil

@@ -242,7 +242,8 @@ func (s *search) reach(c *cluster, at int) {
 		return
 	}
 	s.visited[key] = true
-	if s.endsWell(c, at); !s.over(c) {
+	s.endsWell(c, at)
+	if !s.over(c) {
 		s.open = append(s.open, reached{c, at})
 	}
 }
@@ -288,7 +289,7 @@ func (s *search) expand(r reached) {
 		s.try(r, "time passes", (*cluster).elapse)
 	}
 	if r.disturbed < s.budget {
-		s.disturb(r, around)
+		s.disturb(r)
 	}
 }
 
@@ -347,7 +348,7 @@ func (s *search) passFrom(r reached) {
 	}
 }
 
-func (s *search) disturb(r reached, around []action) {
+func (s *search) disturb(r reached) {
 	for _, a := range s.faults {
 		s.try(r, a.name, func(c *cluster) bool { c.disturbed++; return a.do(c) })
 	}

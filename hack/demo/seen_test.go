@@ -98,11 +98,14 @@ func TestSightingsAreWatched(t *testing.T) {
 		}
 	}
 	show(task, "first", "second")
-	for err := seen("a", "first,second", "1"); err != nil; err = seen("a", "first,second", "1") {
+	for tick := time.Tick(time.Millisecond); ; <-tick {
+		err := seen("a", "first,second", "1")
+		if err == nil {
+			break
+		}
 		if ctx.Err() != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond)
 	}
 	cancel()
 	<-ended

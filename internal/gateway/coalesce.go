@@ -261,7 +261,7 @@ func (c *coalescer) write(ctx context.Context, g *gathering, batch []*news) (out
 		if err := pause(ctx, c.options.Clock, try); err != nil {
 			return all(batch, unavailable(err)), time.Time{}
 		}
-		before, after, outcomes := c.decideOnKnown(g, batch)
+		before, after, outcomes := c.decideOnKnown(batch)
 		if after == nil {
 			var err error
 			if before, err = readTask(ctx, c.options.NewsClient, batch[0].worker); err != nil {
@@ -306,7 +306,7 @@ func (c *coalescer) patch(ctx context.Context, before, after *v1alpha1.Task) err
 }
 
 // decideOnKnown decides on what the last write has left, once, and gives nothing where that does not lead to another write.
-func (c *coalescer) decideOnKnown(g *gathering, batch []*news) (before, after *v1alpha1.Task, outcomes []outcome) {
+func (c *coalescer) decideOnKnown(batch []*news) (before, after *v1alpha1.Task, outcomes []outcome) {
 	if onlyHeartbeats(batch) {
 		return nil, nil, nil
 	}
