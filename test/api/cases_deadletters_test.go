@@ -33,7 +33,7 @@ func newDeadLetters(t *testing.T, env *testenv.Env) *deadLetters {
 	t.Helper()
 	kubectl, err := exec.LookPath(cmp.Or(os.Getenv("CLUSTER_KUBECTL"), "kubectl"))
 	if err != nil {
-		t.Skip("there is no kubectl; hack/with-cluster.sh brings one")
+		t.Fatalf("%v; hack/with-cluster.sh brings one", err)
 	}
 	d := &deadLetters{t: t, env: env, bin: t.TempDir()}
 	// Somebody else changes Task oom-3 after it was listed and before it is patched.
